@@ -1,0 +1,1 @@
+"""Island 3: one folder per framework."""

@@ -1,0 +1,1 @@
+"""The `naiad` command: one file per verb."""

@@ -1,0 +1,1 @@
+"""Lean clients over `protocol`."""

@@ -1,0 +1,89 @@
+"""The error tree: one class per error code of Triton's core, and nothing about HTTP or gRPC.
+
+::
+
+    NaiadError
+    ├── UnknownError           Unknown
+    ├── InternalError          Internal             our fault, or the model's
+    ├── NotFoundError          Not found            no such model, version or region
+    ├── InvalidArgumentError   Invalid argument     the caller's fault
+    ├── UnavailableError       Unavailable          not now: loading, full, stopping
+    ├── UnsupportedError       Unsupported          never, in this build or configuration
+    ├── AlreadyExistsError     Already exists
+    ├── CancelledError         Cancelled            the caller went away or gave up
+    └── PermissionDeniedError  Permission denied    the settings forbid it (ours; Triton has no code for it)
+
+Front ends turn the class into a status in one table, ``protocol/status.py``.
+"""
+
+from typing import ClassVar
+
+
+class NaiadError(Exception):
+    """A failure with a message meant for the person who made the request.
+
+    Attributes:
+        message: what is wrong and, where it can be said, what to do about it.
+    """
+
+    label: ClassVar[str] = "Unknown"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def reason(self) -> str:
+        """The text of the repository index and the log: Triton's label, then the message."""
+        return f"{self.label}: {self.message}"
+
+
+class UnknownError(NaiadError):
+    """A failure that nothing else describes."""
+
+
+class InternalError(NaiadError):
+    """The server or the model failed on a request that was right."""
+
+    label = "Internal"
+
+
+class NotFoundError(NaiadError):
+    """What the request names does not exist."""
+
+    label = "Not found"
+
+
+class InvalidArgumentError(NaiadError):
+    """The request or the configuration is wrong; sending it again will not help."""
+
+    label = "Invalid argument"
+
+
+class UnavailableError(NaiadError):
+    """It cannot be done now, and may be possible later."""
+
+    label = "Unavailable"
+
+
+class UnsupportedError(NaiadError):
+    """This server does not do that, as built or as configured."""
+
+    label = "Unsupported"
+
+
+class AlreadyExistsError(NaiadError):
+    """The name is taken."""
+
+    label = "Already exists"
+
+
+class CancelledError(NaiadError):
+    """The caller withdrew the request before it was answered."""
+
+    label = "Cancelled"
+
+
+class PermissionDeniedError(NaiadError):
+    """The server's settings forbid it for this caller; the message names the setting."""
+
+    label = "Permission denied"

@@ -1,0 +1,1 @@
+"""Sockets: each folder speaks one protocol to the engine."""

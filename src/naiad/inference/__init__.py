@@ -1,0 +1,1 @@
+"""The nouns that every layer speaks: datatypes, tensors, requests, responses, states, statistics."""

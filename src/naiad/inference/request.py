@@ -1,0 +1,76 @@
+"""What a front end asks of the engine."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from naiad.inference.tensor import Tensor
+
+if TYPE_CHECKING:
+    from naiad.inference.response import InferResponse
+
+ParameterValue = bool | int | float | str
+ResponseCallback = Callable[["InferResponse"], None]
+
+
+class InferRequest:
+    """One inference request, from decoding to its last response.
+
+    A front end fills it, the engine validates and answers it. It belongs to the event loop;
+    a backend's thread only reads it.
+
+    Attributes:
+        request_id: the client's label, echoed; empty when there is none.
+        inputs: by name, in the order of the request.
+        output_names: the outputs to compute, in that order; None for all of the model's.
+        on_response: called on the event loop once per response, and for the last time with a
+            response whose ``is_final`` is true. It must not raise.
+        parameters: the client's own parameters; the protocol's (sequence, priority, timeout)
+            are attributes.
+        correlation_id: key of a sequence; 0 and "" mean none.
+        priority: 1 is the highest; 0 takes the model's default level.
+        timeout_us: in the queue; 0 takes the model's default.
+        batch_size: rows; 1 where the model has no batch axis. Set by validation.
+        is_cancelled: the caller went away; whoever holds the request drops it when it can.
+        received_ns: when its first byte was there, on the engine's clock.
+        queued_ns: when it was handed to the scheduler.
+    """
+
+    __slots__ = (
+        "batch_size",
+        "correlation_id",
+        "inputs",
+        "is_cancelled",
+        "on_response",
+        "output_names",
+        "parameters",
+        "priority",
+        "queued_ns",
+        "received_ns",
+        "request_id",
+        "sequence_end",
+        "sequence_start",
+        "timeout_us",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        inputs: dict[str, Tensor],
+        output_names: Sequence[str] | None,
+        on_response: ResponseCallback,
+        received_ns: int = 0,
+    ) -> None:
+        self.request_id = request_id
+        self.inputs = inputs
+        self.output_names = output_names
+        self.on_response = on_response
+        self.received_ns = received_ns
+        self.parameters: dict[str, ParameterValue] | None = None
+        self.correlation_id: int | str = 0
+        self.sequence_start = False
+        self.sequence_end = False
+        self.priority = 0
+        self.timeout_us = 0
+        self.batch_size = 1
+        self.queued_ns = 0
+        self.is_cancelled = False

@@ -1,0 +1,72 @@
+"""Counters of one model version, in the terms of Triton's statistics extension.
+
+Times are cumulative nanoseconds. The event loop alone writes and reads them, so there is no lock.
+Source: Triton's extension_statistics.md.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FailureReason(StrEnum):
+    """Why a request failed, as the label of the failure counter spells it."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
+
+
+@dataclass(slots=True)
+class DurationStatistic:
+    """How often something happened and how long it took altogether."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, count: int = 1) -> None:
+        """Count ``count`` more that took ``ns`` together."""
+        self.count += count
+        self.ns += ns
+
+
+@dataclass(slots=True)
+class BatchStatistic:
+    """Executions of one batch size."""
+
+    compute_input: DurationStatistic = field(default_factory=DurationStatistic)
+    compute_infer: DurationStatistic = field(default_factory=DurationStatistic)
+    compute_output: DurationStatistic = field(default_factory=DurationStatistic)
+
+
+@dataclass(slots=True)
+class ModelStatistics:
+    """Everything counted for one model version since it was loaded.
+
+    Attributes:
+        last_inference_ms: milliseconds since the epoch; 0 before the first.
+        inference_count: rows that succeeded (a request of batch size 8 counts 8).
+        execution_count: executions of the model, failed ones too.
+        success: requests answered without error; ns from receipt to answer.
+        fail: requests that failed in the queue or in the model.
+        failures: the same by reason.
+        batches: executions by batch size.
+        pending_count: requests that wait in the queue now.
+    """
+
+    last_inference_ms: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    success: DurationStatistic = field(default_factory=DurationStatistic)
+    fail: DurationStatistic = field(default_factory=DurationStatistic)
+    queue: DurationStatistic = field(default_factory=DurationStatistic)
+    compute_input: DurationStatistic = field(default_factory=DurationStatistic)
+    compute_infer: DurationStatistic = field(default_factory=DurationStatistic)
+    compute_output: DurationStatistic = field(default_factory=DurationStatistic)
+    cache_hit: DurationStatistic = field(default_factory=DurationStatistic)
+    cache_miss: DurationStatistic = field(default_factory=DurationStatistic)
+    batches: dict[int, BatchStatistic] = field(default_factory=dict)
+    failures: dict[FailureReason, int] = field(
+        default_factory=lambda: dict.fromkeys(FailureReason, 0)
+    )
+    pending_count: int = 0

@@ -1,0 +1,1 @@
+"""Island 5: metric families and their exposition."""

@@ -1,0 +1,1 @@
+"""`config.pbtxt`: schema, text and JSON form, validation, completion from the artifact."""

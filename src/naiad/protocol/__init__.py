@@ -1,0 +1,1 @@
+"""Island 1: wire formats, sans-I/O. Bytes in, values out."""

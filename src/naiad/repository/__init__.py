@@ -1,0 +1,1 @@
+"""Island 4: models on disk."""

@@ -1,0 +1,1 @@
+"""Proof that every hop gives the same answers."""
