@@ -66,12 +66,14 @@ class ModelSignature:
         inputs: by name, in the order of the config.
         outputs: by name, in the order of the config.
         required_inputs: names that a request must bring.
+        is_uniform: every request has the same inputs of the same dims, so any may share a batch.
         is_decoupled: a request may have any number of responses.
     """
 
     __slots__ = (
         "inputs",
         "is_decoupled",
+        "is_uniform",
         "max_batch_size",
         "name",
         "outputs",
@@ -95,6 +97,9 @@ class ModelSignature:
             spec.name for spec in self.inputs.values() if not spec.is_optional
         )
         self.is_decoupled = is_decoupled
+        self.is_uniform = all(
+            spec.is_fixed and not spec.is_optional for spec in self.inputs.values()
+        )
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> "ModelSignature":
