@@ -1,0 +1,236 @@
+"""A model repository on disk: which models and versions there are, and what lies beside them.
+
+``<repository>/<model>/config.pbtxt`` and ``<repository>/<model>/<version>/<model file>``, as Triton
+lays it out (model_repository.md).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from naiad.errors import InternalError, InvalidArgumentError, UnsupportedError
+from naiad.model_config.schema import ModelConfig
+from naiad.model_config.text_format import ConfigSyntaxError, parse_config
+from naiad.repository.paths import check_model_name, resolve_inside
+
+CONFIG_FILENAME: Final = "config.pbtxt"
+_CUSTOM_CONFIG_FOLDER: Final = "configs"
+# Folders of a model that are no versions; Triton passes over them without a word, too.
+_OTHER_FOLDERS: Final = frozenset({"warmup", "initial_state", _CUSTOM_CONFIG_FOLDER})
+# No leading zero: Triton ignores those. Nothing after the digits: Triton reads "2.tmp" as 2.
+_VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
+_MAX_VERSION: Final = 2**63 - 1
+# A config of a model with thousands of tensors has a few hundred kilobytes.
+_MAX_TEXT_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model as it lies in a repository.
+
+    Attributes:
+        name: of the folder.
+        path: of the folder.
+        versions: ascending.
+        ignored: folders that look like versions to a person and are none, such as ``01``.
+        problem: why the model can't be loaded at all, such as a second folder of its name; empty
+            where nothing speaks against it.
+    """
+
+    name: str
+    path: Path
+    versions: tuple[int, ...]
+    ignored: tuple[str, ...] = ()
+    problem: str = ""
+
+    def version_path(self, version: int) -> Path:
+        """The folder of one version; it need not exist."""
+        return self.path / str(version)
+
+
+def scan_repositories(paths: Iterable[Path]) -> dict[str, ModelFolder]:
+    """Every model of the repositories, by name, sorted.
+
+    Files beside the model folders and hidden folders are passed over. A name that appears in two
+    repositories is there once, with a ``problem``.
+
+    Raises:
+        InternalError: a repository is no folder that can be read.
+    """
+    folders: dict[str, ModelFolder] = {}
+    for path in paths:
+        for folder in _scan_repository(path):
+            if folder.name in folders:
+                folder = replace(  # noqa: PLW2901  (the second keeps nothing but its name)
+                    folders[folder.name], problem="model appears in two or more repositories"
+                )
+            folders[folder.name] = folder
+    return dict(sorted(folders.items()))
+
+
+def scan_model(path: Path) -> ModelFolder:
+    """One model folder, whatever repository it is in.
+
+    Raises:
+        InternalError: the folder can't be read.
+    """
+    versions: list[int] = []
+    ignored: list[str] = []
+    for entry in _subfolders(path):
+        if entry in _OTHER_FOLDERS or entry.startswith("."):
+            continue
+        if _VERSION.fullmatch(entry) and int(entry) <= _MAX_VERSION:
+            versions.append(int(entry))
+        else:
+            ignored.append(entry)
+    return ModelFolder(path.name, path, tuple(sorted(versions)), tuple(ignored))
+
+
+def read_config(
+    folder: ModelFolder, config_name: str = "", *, is_required: bool = False
+) -> ModelConfig:
+    """The model's own config, as written: neither normalized nor checked.
+
+    Args:
+        folder: of the model.
+        config_name: of the file ``configs/<name>.pbtxt`` to read where the model has one.
+        is_required: a model without a config is an error, not an empty config.
+
+    Raises:
+        ConfigSyntaxError: the file does not parse.
+        InvalidArgumentError: there is no config and there must be one, or the path leaves the
+            model folder.
+        InternalError: the file can't be read.
+    """
+    path = _find_config(folder, config_name)
+    if path is None:
+        if is_required:
+            raise InvalidArgumentError(
+                f"model configuration is not provided for model '{folder.name}'. Write a "
+                f"{CONFIG_FILENAME} into its folder, or allow auto-completion."
+            )
+        return ModelConfig()
+    content = _read_bytes(path)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        raise ConfigSyntaxError(str(path), line, column, "not UTF-8 text") from error
+    return parse_config(text, str(path))
+
+
+def list_artifacts(folder: ModelFolder) -> list[str]:
+    """Names in the folder of the lowest version, which tell the backend; empty without versions.
+
+    Raises:
+        InternalError: the folder can't be read.
+    """
+    if not folder.versions:
+        return []
+    path = folder.version_path(folder.versions[0])
+    try:
+        return sorted(entry.name for entry in path.iterdir())
+    except OSError as error:
+        raise InternalError(f"failed to read directory {path}: {error.strerror}") from error
+
+
+def find_artifact(folder: ModelFolder, version: int, config: ModelConfig) -> Path:
+    """The model file, or folder, of one version.
+
+    Args:
+        folder: of the model.
+        version: one of its versions.
+        config: normalized, so that it names the file.
+
+    Raises:
+        InvalidArgumentError: the name leads out of the model folder.
+        InternalError: there is no such file.
+    """
+    named = folder.version_path(version) / config.default_model_filename
+    path = resolve_inside(folder.path, f"{version}/{config.default_model_filename}")
+    if not path.exists():
+        raise InternalError(f"failed to stat file {named}")
+    return path
+
+
+def read_labels(folder: ModelFolder, config: ModelConfig) -> dict[str, list[str]]:
+    """Class labels by output name, for the outputs that have a label file.
+
+    Label ``i`` is line ``i``, so an empty line is an empty label.
+
+    Raises:
+        UnsupportedError: a label file outside of the model folder.
+        InternalError: a label file that can't be read.
+    """
+    labels = {}
+    for output in config.output:
+        if output.label_filename:
+            named = folder.path / output.label_filename
+            try:
+                path = resolve_inside(folder.path, output.label_filename)
+            except InvalidArgumentError as error:
+                raise UnsupportedError(
+                    f"label file path '{named}' for output '{output.name}' in model "
+                    f"'{config.name}' is outside model directory"
+                ) from error
+            labels[output.name] = _read_lines(path)
+    return labels
+
+
+def _scan_repository(path: Path) -> list[ModelFolder]:
+    return [
+        scan_model(path / name)
+        for name in _subfolders(path)
+        if not name.startswith(".") and _is_model_name(name)
+    ]
+
+
+def _is_model_name(name: str) -> bool:
+    try:
+        check_model_name(name)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+def _subfolders(path: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
+    except OSError as error:
+        raise InternalError(f"failed to stat file {path}: {error.strerror}") from error
+
+
+def _find_config(folder: ModelFolder, config_name: str) -> Path | None:
+    names = [CONFIG_FILENAME]
+    if config_name:
+        names.insert(0, f"{_CUSTOM_CONFIG_FOLDER}/{config_name}.pbtxt")
+    for name in names:
+        path = folder.path / name
+        if path.exists():
+            resolve_inside(folder.path, name)
+            return path
+    return None
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > _MAX_TEXT_BYTES:
+            raise InternalError(
+                f"failed to open text file for read {path}: larger than {_MAX_TEXT_BYTES} bytes"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise InternalError(
+            f"failed to open text file for read {path}: {error.strerror}"
+        ) from error
+
+
+def _read_lines(path: Path) -> list[str]:
+    # A byte that is not UTF-8 must not keep a model from loading: only its label looks odd.
+    lines = _read_bytes(path).decode("utf-8", "replace").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
