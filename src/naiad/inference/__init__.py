@@ -1,1 +1,1 @@
-"""The nouns that every layer speaks: datatypes, tensors, requests, responses, states, statistics."""
+"""The nouns of every layer: datatypes, tensors, requests, responses, states, statistics."""

@@ -1,4 +1,4 @@
-"""The datatypes of the KServe v2 protocol: wire name, config name, numpy dtype, bytes per element."""
+"""The datatypes of the KServe v2 protocol: wire and config names, numpy dtype, bytes an element."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

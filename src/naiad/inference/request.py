@@ -30,12 +30,15 @@ class InferRequest:
         priority: 1 is the highest; 0 takes the model's default level.
         timeout_us: in the queue; 0 takes the model's default.
         batch_size: rows; 1 where the model has no batch axis. Set by validation.
+        batch_key: requests with equal keys may share a batch; None where all of the model's
+            may. Set by validation.
         is_cancelled: the caller went away; whoever holds the request drops it when it can.
         received_ns: when its first byte was there, on the engine's clock.
         queued_ns: when it was handed to the scheduler.
     """
 
     __slots__ = (
+        "batch_key",
         "batch_size",
         "correlation_id",
         "inputs",
@@ -72,5 +75,6 @@ class InferRequest:
         self.priority = 0
         self.timeout_us = 0
         self.batch_size = 1
+        self.batch_key: object = None
         self.queued_ns = 0
         self.is_cancelled = False

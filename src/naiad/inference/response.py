@@ -1,10 +1,13 @@
 """What the engine answers."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from naiad.errors import NaiadError
-from naiad.inference.request import ParameterValue
 from naiad.inference.tensor import Tensor
+
+if TYPE_CHECKING:
+    from naiad.inference.request import ParameterValue
 
 
 class InferResponse:

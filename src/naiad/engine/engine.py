@@ -1,0 +1,300 @@
+"""The engine: everything that a front end may ask for, whatever protocol it speaks."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from naiad.clock import Clock
+from naiad.engine.lifecycle import UNLOADED_REASON, Lifecycle, ModelEntry
+from naiad.engine.loader import Loader, Override
+from naiad.engine.model import Model
+from naiad.engine.validation import validate_request
+from naiad.errors import InvalidArgumentError, NaiadError, NotFoundError, UnavailableError
+from naiad.inference.request import InferRequest
+from naiad.inference.states import ModelState
+from naiad.model_config.schema import ModelConfig
+from naiad.model_config.signature import TensorSpec
+
+LATEST = -1
+# Names of the extensions that this server speaks, in Triton's order and spelling.
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class ModelControlMode(StrEnum):
+    """Who decides what is loaded: the repository at start, or clients by load and unload."""
+
+    NONE = "none"
+    EXPLICIT = "explicit"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How the engine behaves.
+
+    Attributes:
+        server_id: the name in the server metadata.
+        server_version: the version there.
+        control_mode: whether clients may load and unload.
+        startup_models: with explicit control, what is loaded at start; ``*`` alone for all.
+        is_readiness_strict: ready only while every model is.
+    """
+
+    server_id: str
+    server_version: str
+    control_mode: ModelControlMode = ModelControlMode.NONE
+    startup_models: tuple[str, ...] = ()
+    is_readiness_strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMetadata:
+    """An input or output as clients see it; ``shape`` includes the batch axis as -1."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """The answer to a model metadata request."""
+
+    name: str
+    versions: tuple[str, ...]
+    platform: str
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One line of the repository index; only a name where the model was never loaded."""
+
+    name: str
+    version: str = ""
+    state: ModelState | None = None
+    reason: str = ""
+
+
+class Engine:
+    """Models by name, and requests on their way to them. Lives on one event loop."""
+
+    def __init__(self, options: EngineOptions, loader: Loader, clock: Clock) -> None:
+        self._options = options
+        self._lifecycle = Lifecycle(loader, clock)
+        self._clock = clock
+        self._is_started = False
+        self._is_stopping = False
+        self.server_id = options.server_id
+        self.server_version = options.server_version
+        self.extensions = EXTENSIONS
+
+    async def start(self) -> dict[str, NaiadError]:
+        """Load the models of the start; returns those that failed, with the reason."""
+        names = await asyncio.to_thread(self._startup_names)
+        results = await asyncio.gather(
+            *(self._lifecycle.load(name, Override()) for name in names), return_exceptions=True
+        )
+        failures: dict[str, NaiadError] = {}
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, NaiadError):
+                failures[name] = result
+            elif isinstance(result, BaseException):
+                raise result
+        self._is_started = True
+        return failures
+
+    async def stop(self) -> None:
+        """Take no more requests, finish the accepted ones, unload everything."""
+        self._is_stopping = True
+        await self._lifecycle.unload_all()
+
+    def now_ns(self) -> int:
+        """Monotonic time on the clock that statistics are kept by."""
+        return self._clock.now_ns()
+
+    def is_live(self) -> bool:
+        """Whether the server can answer requests at all."""
+        return self._is_started and not self._is_stopping
+
+    def is_ready(self) -> bool:
+        """Whether traffic should be sent here."""
+        if not self.is_live():
+            return False
+        if not self._options.is_readiness_strict:
+            return True
+        return all(
+            known.state is ModelState.READY
+            or (known.state is ModelState.UNAVAILABLE and known.reason == UNLOADED_REASON)
+            for entry in self._lifecycle.entries.values()
+            for known in entry.versions.values()
+        )
+
+    def is_model_ready(self, name: str, version: int = LATEST) -> bool:
+        """Whether this version, or any when none is named, serves."""
+        try:
+            self.find(name, version)
+        except NaiadError:
+            return False
+        return True
+
+    def find(self, name: str, version: int = LATEST) -> Model:
+        """The version that a request for ``name`` and ``version`` goes to.
+
+        Raises:
+            NotFoundError: no such model or version, or none of its versions serves.
+            UnavailableError: the version is known and does not serve now.
+        """
+        entry = self._lifecycle.entries.get(name)
+        if entry is None:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        if version == LATEST:
+            if entry.latest is None:
+                raise NotFoundError(
+                    f"Request for unknown model: '{name}' has no available versions"
+                )
+            return entry.latest
+        known = entry.versions.get(version)
+        if known is None:
+            raise NotFoundError(
+                f"Request for unknown model: '{name}' version {version} is not found"
+            )
+        if known.state is not ModelState.READY or known.model is None:
+            raise UnavailableError(
+                f"Request for unknown model: '{name}' version {version} is not at ready state"
+            )
+        return known.model
+
+    def infer(self, model: Model, request: InferRequest) -> None:
+        """Check a request and queue it; its callback is called later, on the loop.
+
+        Raises:
+            NaiadError: the request is refused, and its callback will not be called.
+        """
+        validate_request(model.signature, request)
+        model.executor.submit(request)
+
+    def cancel(self, model: Model, request: InferRequest) -> None:
+        """The caller went away; the request's callback is not called any more."""
+        model.executor.cancel(request)
+
+    def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
+        """Names, datatypes and shapes of a model's inputs and outputs."""
+        model = self.find(name, version)
+        versions = (
+            (str(version),)
+            if version != LATEST
+            else tuple(str(m.version) for m in self._lifecycle.entries[name].ready_models())
+        )
+        signature = model.signature
+        batch = (-1,) if signature.max_batch_size > 0 else ()
+        return ModelMetadata(
+            name=model.name,
+            versions=versions,
+            platform=model.config.platform or model.config.backend,
+            inputs=tuple(_metadata(spec, batch) for spec in signature.inputs.values()),
+            outputs=tuple(_metadata(spec, batch) for spec in signature.outputs.values()),
+        )
+
+    def model_config(self, name: str, version: int = LATEST) -> ModelConfig:
+        """The config in force, complete."""
+        return self.find(name, version).config
+
+    def statistics(self, name: str = "", version: int = LATEST) -> list[Model]:
+        """The models whose ``statistics`` were asked for; all that serve when none is named.
+
+        Raises:
+            InvalidArgumentError: the model or version named does not serve.
+        """
+        entries = self._lifecycle.entries
+        if not name:
+            return [m for key in sorted(entries) for m in entries[key].ready_models()]
+        entry = entries.get(name)
+        models = list(entry.ready_models()) if entry is not None else []
+        if not models:
+            raise InvalidArgumentError(f"requested model '{name}' is not available")
+        if version == LATEST:
+            return models
+        models = [model for model in models if model.version == version]
+        if not models:
+            raise InvalidArgumentError(
+                f"requested model version is not available for model '{name}'"
+            )
+        return models
+
+    async def index(self, *, ready_only: bool) -> list[IndexEntry]:
+        """Every model of the repositories and every version that was ever loaded."""
+        names = set(await asyncio.to_thread(self._lifecycle.repository_names))
+        entries = self._lifecycle.entries
+        lines = []
+        for name in sorted(names | entries.keys()):
+            entry = entries.get(name)
+            if entry is None:
+                lines.append(IndexEntry(name))
+            else:
+                lines.extend(_index_lines(entry))
+        if ready_only:
+            return [line for line in lines if line.state is ModelState.READY]
+        return lines
+
+    async def load_model(
+        self, name: str, config_json: str | None, files: Mapping[str, bytes]
+    ) -> None:
+        """Load or reload a model; returns when it serves.
+
+        Raises:
+            UnavailableError: the server does not run with explicit model control.
+            NaiadError: why it did not load.
+        """
+        self._require_explicit_control()
+        await self._lifecycle.load(name, Override(config_json, files))
+
+    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
+        """Stop serving a model; accepted requests still finish after this returns."""
+        self._require_explicit_control()
+        await self._lifecycle.unload(name)
+
+    def _require_explicit_control(self) -> None:
+        if self._options.control_mode is not ModelControlMode.EXPLICIT:
+            raise UnavailableError(
+                "explicit model load / unload is not allowed if polling is enabled"
+            )
+
+    def _startup_names(self) -> list[str]:
+        names = self._lifecycle.repository_names()
+        if self._options.control_mode is ModelControlMode.NONE:
+            return names
+        wanted = self._options.startup_models
+        if "*" not in wanted:
+            return list(wanted)
+        if len(wanted) > 1:
+            raise InvalidArgumentError(
+                "Wildcard model name '*' must be the ONLY startup model if specified at all."
+            )
+        return names
+
+
+def _metadata(spec: TensorSpec, batch: tuple[int, ...]) -> TensorMetadata:
+    return TensorMetadata(spec.name, spec.datatype.name, batch + spec.dims)
+
+
+def _index_lines(entry: ModelEntry) -> list[IndexEntry]:
+    return [
+        IndexEntry(entry.name, str(version), known.state, known.reason)
+        for version, known in sorted(entry.versions.items())
+    ]

@@ -1,0 +1,243 @@
+"""From the queue of one model version to its answers.
+
+The event loop gathers everything that arrived in one tick, hands whole batches to idle instances,
+and answers a whole batch when it comes back.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from naiad.backends.base import Instance
+from naiad.clock import Clock
+from naiad.engine.instances import Execution, InstanceThread
+from naiad.engine.reshape import Reshaper
+from naiad.errors import NaiadError, UnavailableError
+from naiad.inference.datatypes import Datatype
+from naiad.inference.request import InferRequest
+from naiad.inference.response import InferResponse
+from naiad.inference.statistics import BatchStatistic, FailureReason, ModelStatistics
+from naiad.inference.tensor import Tensor
+from naiad.model_config.signature import ModelSignature
+from naiad.scheduling.batch import split_rows
+from naiad.scheduling.scheduler import Scheduler
+
+
+class Executor:
+    """Queue and instances of one model version; belongs to the event loop.
+
+    Args:
+        version: goes into the responses.
+        signature: the outputs, and whether they have a batch axis.
+        scheduler: decides what runs next.
+        instances: at least one; closed by `close`.
+        clock: for queue times and statistics.
+    """
+
+    def __init__(
+        self,
+        version: int,
+        signature: ModelSignature,
+        scheduler: Scheduler,
+        instances: Sequence[Instance],
+        clock: Clock,
+    ) -> None:
+        self.statistics = ModelStatistics()
+        self._name = signature.name
+        self._version = version
+        self._output_names = tuple(signature.outputs)
+        self._has_batch_axis = signature.max_batch_size > 0
+        self._scheduler = scheduler
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._tick_is_due = False
+        self._wake: asyncio.TimerHandle | None = None
+        self._is_stopping = False
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._instances = [
+            InstanceThread(
+                f"{signature.name}_{index}", instance, Reshaper(signature), clock, self._give_back
+            )
+            for index, instance in enumerate(instances)
+        ]
+        self._idle = list(self._instances)
+
+    def submit(self, request: InferRequest) -> None:
+        """Queue a validated request.
+
+        Raises:
+            UnavailableError: the queue is full, or the model is being unloaded.
+        """
+        if self._is_stopping:
+            raise UnavailableError(
+                f"[request id: {request.request_id or '<id_unknown>'}] Server is stopping, "
+                "scheduler for model has stopped accepting new inference requests"
+            )
+        self._scheduler.offer(request, self._clock.now_ns())
+        self.statistics.pending_count += 1
+        self._is_idle.clear()
+        if self._idle and not self._tick_is_due:
+            self._tick_is_due = True
+            self._loop.call_soon(self._tick)
+
+    def cancel(self, request: InferRequest) -> None:
+        """The caller went away: no response follows, and a request that waits is dropped."""
+        request.is_cancelled = True
+        if self._scheduler.remove(request):
+            self.statistics.pending_count -= 1
+            self._count_failure(request, FailureReason.CANCELED, self._clock.now_ns())
+            self._note_idle()
+
+    async def drain(self) -> None:
+        """Refuse new requests and wait until the accepted ones are answered."""
+        self._is_stopping = True
+        await self._is_idle.wait()
+
+    async def close(self) -> None:
+        """Close the instances; `drain` came before."""
+        if self._wake is not None:
+            self._wake.cancel()
+        for instance in self._instances:
+            await asyncio.to_thread(instance.close)
+
+    def _tick(self) -> None:
+        self._tick_is_due = False
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        now_ns = self._clock.now_ns()
+        while self._idle:
+            batch = self._scheduler.take(now_ns)
+            if batch is None:
+                self._arm(now_ns)
+                return
+            self.statistics.pending_count -= len(batch)
+            self._idle.pop().submit(Execution(batch, self._wanted(batch)))
+
+    def _arm(self, now_ns: int) -> None:
+        """Come back when a delay is over, if one runs."""
+        wake_ns = self._scheduler.wake_ns()
+        if wake_ns is not None:
+            self._wake = self._loop.call_later(max(wake_ns - now_ns, 0) / 1e9, self._tick)
+
+    def _wanted(self, batch: Sequence[InferRequest]) -> Sequence[str]:
+        """The outputs that any request of the batch asked for, in the model's order."""
+        wanted: set[str] = set()
+        for request in batch:
+            if request.output_names is None:
+                return self._output_names
+            wanted.update(request.output_names)
+        return [name for name in self._output_names if name in wanted]
+
+    def _give_back(self, instance: InstanceThread, execution: Execution) -> None:
+        """Take a finished batch from an instance's thread."""
+        self._loop.call_soon_threadsafe(self._finish, instance, execution)
+
+    def _finish(self, instance: InstanceThread, execution: Execution) -> None:
+        self._idle.append(instance)
+        # The next batch first, so that the instance works while the answers are written.
+        self._tick()
+        if execution.error is None:
+            try:
+                self._answer(execution)
+            except NaiadError as error:
+                execution.error = error
+        if execution.error is not None:
+            self._fail(execution, execution.error)
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if len(self._idle) == len(self._instances) and not len(self._scheduler):
+            self._is_idle.set()
+
+    def _answer(self, execution: Execution) -> None:
+        requests = execution.requests
+        pieces = self._split(execution)
+        now_ns = self._clock.now_ns()
+        self._count_success(execution, now_ns)
+        for index, request in enumerate(requests):
+            if request.is_cancelled:
+                continue
+            outputs = [
+                Tensor(name, datatype, arrays[index].shape, arrays[index])
+                for name, datatype, arrays in (
+                    pieces if request.output_names is None else _select(pieces, request)
+                )
+            ]
+            request.on_response(
+                InferResponse(self._name, self._version, request.request_id, outputs)
+            )
+
+    def _split(self, execution: Execution) -> list["_Output"]:
+        requests = execution.requests
+        if not self._has_batch_axis:
+            return [(tensor.name, tensor.datatype, [tensor.data]) for tensor in execution.outputs]
+        rows = [request.batch_size for request in requests]
+        return [
+            (tensor.name, tensor.datatype, split_rows(tensor.data, rows))
+            for tensor in execution.outputs
+        ]
+
+    def _fail(self, execution: Execution, error: NaiadError) -> None:
+        now_ns = self._clock.now_ns()
+        for request in execution.requests:
+            if request.is_cancelled:
+                self._count_failure(request, FailureReason.CANCELED, now_ns)
+                continue
+            self._count_failure(request, FailureReason.BACKEND, now_ns)
+            request.on_response(
+                InferResponse(self._name, self._version, request.request_id, (), error)
+            )
+
+    def _count_success(self, execution: Execution, now_ns: int) -> None:
+        statistics = self.statistics
+        start_ns = execution.start_ns
+        count = rows = queue_ns = total_ns = 0
+        for request in execution.requests:
+            if request.is_cancelled:
+                self._count_failure(request, FailureReason.CANCELED, now_ns)
+                continue
+            count += 1
+            rows += request.batch_size
+            queue_ns += start_ns - request.queued_ns
+            total_ns += now_ns - (request.received_ns or request.queued_ns)
+        statistics.success.add(total_ns, count)
+        statistics.queue.add(queue_ns, count)
+        statistics.inference_count += rows
+        statistics.last_inference_ms = self._clock.wall_ns() // 1_000_000
+        self._count_execution(execution, count)
+
+    def _count_execution(self, execution: Execution, count: int) -> None:
+        statistics = self.statistics
+        statistics.execution_count += 1
+        input_ns = execution.input_end_ns - execution.start_ns
+        infer_ns = execution.output_start_ns - execution.input_end_ns
+        output_ns = execution.end_ns - execution.output_start_ns
+        # Each request of a batch waited for the whole of it, and Triton counts it so.
+        statistics.compute_input.add(input_ns * count, count)
+        statistics.compute_infer.add(infer_ns * count, count)
+        statistics.compute_output.add(output_ns * count, count)
+        rows = sum(request.batch_size for request in execution.requests)
+        batch = statistics.batches.get(rows)
+        if batch is None:
+            batch = statistics.batches[rows] = BatchStatistic()
+        batch.compute_input.add(input_ns)
+        batch.compute_infer.add(infer_ns)
+        batch.compute_output.add(output_ns)
+
+    def _count_failure(self, request: InferRequest, reason: FailureReason, now_ns: int) -> None:
+        self.statistics.fail.add(now_ns - (request.received_ns or request.queued_ns))
+        self.statistics.failures[reason] += 1
+
+
+# Name, datatype, and one array per request of the batch.
+_Output = tuple[str, Datatype, list[npt.NDArray[Any]]]
+
+
+def _select(outputs: Sequence[_Output], request: InferRequest) -> list[_Output]:
+    """The outputs that a request named, in its order."""
+    by_name = {output[0]: output for output in outputs}
+    return [by_name[name] for name in request.output_names or ()]

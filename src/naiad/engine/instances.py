@@ -1,0 +1,126 @@
+"""Running batches: one thread per model instance, one hand-over per batch in each direction.
+
+The event loop owns the queue and the statistics; a thread owns a backend instance. What passes
+between them is an `Execution`: the loop fills it and gives it away, the thread fills the rest and
+gives it back. Neither touches it while the other has it, so nothing is locked.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from naiad.backends.base import Instance
+from naiad.clock import Clock
+from naiad.engine.reshape import Reshaper
+from naiad.errors import InternalError, NaiadError
+from naiad.inference.request import InferRequest
+from naiad.scheduling.batch import join_rows
+
+if TYPE_CHECKING:
+    from naiad.inference.tensor import Tensor
+
+
+class Execution:
+    """One batch on its way through an instance.
+
+    Attributes:
+        requests: whose rows it holds, in order.
+        output_names: what any of them asked for; each once.
+        outputs: one per output name, batched; empty with an error.
+        error: why the batch failed.
+        start_ns, input_end_ns, output_start_ns, end_ns: when the thread took it, had its inputs
+            joined, had the model's outputs, and gave it back.
+    """
+
+    __slots__ = (
+        "end_ns",
+        "error",
+        "input_end_ns",
+        "output_names",
+        "output_start_ns",
+        "outputs",
+        "requests",
+        "start_ns",
+    )
+
+    def __init__(self, requests: list[InferRequest], output_names: Sequence[str]) -> None:
+        self.requests = requests
+        self.output_names = output_names
+        self.outputs: Sequence[Tensor] = ()
+        self.error: NaiadError | None = None
+        self.start_ns = 0
+        self.input_end_ns = 0
+        self.output_start_ns = 0
+        self.end_ns = 0
+
+
+class InstanceThread:
+    """A backend instance and the thread that alone uses it.
+
+    Args:
+        name: of the thread, for debuggers and logs.
+        instance: what runs; closed by the thread when it ends.
+        reshaper: between the shapes of the config and those of the backend.
+        clock: time stamps of the statistics.
+        on_done: called by the thread with this object and each execution it finished.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        instance: Instance,
+        reshaper: Reshaper,
+        clock: Clock,
+        on_done: Callable[["InstanceThread", Execution], None],
+    ) -> None:
+        self._instance = instance
+        self._reshaper = reshaper
+        self._clock = clock
+        self._on_done = on_done
+        self._inbox: SimpleQueue[Execution | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, execution: Execution) -> None:
+        """Hand a batch over; called on the loop, and only when the last one came back."""
+        self._inbox.put(execution)
+
+    def close(self) -> None:
+        """Let the thread close its instance and end; returns when it has. Blocks."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        get = self._inbox.get
+        while (execution := get()) is not None:
+            self._execute(execution)
+            self._on_done(self, execution)
+            del execution
+        self._instance.close()
+
+    def _execute(self, execution: Execution) -> None:
+        now_ns = self._clock.now_ns
+        execution.start_ns = execution.input_end_ns = now_ns()
+        try:
+            inputs = _join_inputs(execution.requests)
+            if self._reshaper:
+                inputs = self._reshaper.to_backend(inputs)
+            execution.input_end_ns = now_ns()
+            outputs = self._instance.execute(inputs, execution.output_names)
+            execution.output_start_ns = now_ns()
+            execution.outputs = self._reshaper.to_client(outputs) if self._reshaper else outputs
+        except NaiadError as error:
+            execution.error = error
+        except Exception as error:  # noqa: BLE001 - a backend's own exception must not end the thread
+            execution.error = InternalError(f"{type(error).__name__}: {error}")
+        execution.end_ns = now_ns()
+
+
+def _join_inputs(requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
+    first = requests[0].inputs
+    if len(requests) == 1:
+        return {name: tensor.data for name, tensor in first.items()}
+    return {name: join_rows([request.inputs[name].data for request in requests]) for name in first}

@@ -1,0 +1,218 @@
+"""The life of every model version: LOADING, READY, UNLOADING, UNAVAILABLE.
+
+A load prepares the new versions completely before the first request reaches them, and swaps them
+in at once: while a model reloads, its old version serves, and when the reload fails it goes on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+
+from naiad.clock import Clock
+from naiad.engine.executor import Executor
+from naiad.engine.loader import LoadedVersion, Loader, ModelPlan, Override
+from naiad.engine.model import Model
+from naiad.errors import InternalError, InvalidArgumentError, NaiadError
+from naiad.inference.states import ModelState
+
+_log = logging.getLogger(__name__)
+
+UNLOADED_REASON = "unloaded"
+
+
+class VersionEntry:
+    """What is known of one version; stays in the index after an unload or a failure."""
+
+    __slots__ = ("model", "reason", "state")
+
+    def __init__(self) -> None:
+        self.state = ModelState.UNKNOWN
+        self.reason = ""
+        self.model: Model | None = None
+
+
+class ModelEntry:
+    """All versions of a model that was ever asked to load."""
+
+    __slots__ = ("latest", "lock", "name", "plan", "versions")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.versions: dict[int, VersionEntry] = {}
+        self.latest: Model | None = None
+        self.plan: ModelPlan | None = None
+        # Loads and unloads of one model follow each other; those of different models don't wait.
+        self.lock = asyncio.Lock()
+
+    def ready_models(self) -> Iterator[Model]:
+        """The versions that serve, ascending."""
+        for _, entry in sorted(self.versions.items()):
+            if entry.state is ModelState.READY and entry.model is not None:
+                yield entry.model
+
+    def refresh_latest(self) -> None:
+        """Point ``latest`` at the highest version that serves."""
+        self.latest = None
+        for model in self.ready_models():
+            self.latest = model
+
+
+class Lifecycle:
+    """Loads and unloads models, and knows the state of each version."""
+
+    def __init__(self, loader: Loader, clock: Clock) -> None:
+        self._loader = loader
+        self._clock = clock
+        self.entries: dict[str, ModelEntry] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    def repository_names(self) -> list[str]:
+        """All models in the repositories, loaded or not. Reads the disk."""
+        return self._loader.names()
+
+    async def load(self, name: str, override: Override) -> None:
+        """Bring a model to what the repository, or the override, now says.
+
+        Returns when the new versions serve. Loading what is loaded and unchanged does nothing.
+
+        Raises:
+            NaiadError: why it did not load; what served before still serves.
+        """
+        entry = self.entries.get(name) or ModelEntry(name)
+        async with entry.lock:
+            try:
+                plan = await asyncio.to_thread(self._loader.plan, name, override)
+            except NaiadError as error:
+                _log.error("failed to load '%s': %s", name, error.reason())
+                raise
+            self.entries[name] = entry
+            if entry.plan is not None and entry.plan.fingerprint == plan.fingerprint:
+                return
+            await self._load_plan(entry, plan)
+
+    async def unload(self, name: str) -> None:
+        """Stop giving a model requests; returns at once, while accepted ones finish."""
+        entry = self.entries.get(name)
+        if entry is None:
+            return
+        async with entry.lock:
+            entry.plan = None
+            self._retire(entry, list(entry.versions))
+
+    async def unload_all(self) -> None:
+        """Unload every model and wait until nothing runs any more."""
+        for name in list(self.entries):
+            await self.unload(name)
+        while self._retiring:
+            await asyncio.gather(*self._retiring)
+
+    async def _load_plan(self, entry: ModelEntry, plan: ModelPlan) -> None:
+        for version in plan.versions:
+            known = entry.versions.setdefault(version, VersionEntry())
+            if known.state is not ModelState.READY:
+                known.state, known.reason = ModelState.LOADING, ""
+            _log.info("loading: %s:%d", entry.name, version)
+        results = await self._load_versions(plan)
+        failures = {v: r for v, r in results.items() if isinstance(r, NaiadError)}
+        loaded = [r for r in results.values() if isinstance(r, LoadedVersion)]
+        if failures:
+            # All or none, as in Triton: a model never serves half of what its policy asks for.
+            for item in loaded:
+                await asyncio.to_thread(_discard, item)
+            raise self._note_failures(entry, plan, failures)
+        self._swap(entry, plan, loaded)
+        _log.info("successfully loaded '%s'", entry.name)
+
+    async def _load_versions(self, plan: ModelPlan) -> dict[int, LoadedVersion | NaiadError]:
+        try:
+            await asyncio.to_thread(self._loader.complete, plan)
+        except Exception as error:  # noqa: BLE001 - third-party backends raise what they like
+            return dict.fromkeys(plan.versions, _as_naiad_error(error))
+        results = await asyncio.gather(
+            *(asyncio.to_thread(self._loader.load, plan, version) for version in plan.versions),
+            return_exceptions=True,
+        )
+        return {
+            version: _as_naiad_error(result) if isinstance(result, BaseException) else result
+            for version, result in zip(plan.versions, results, strict=True)
+        }
+
+    def _note_failures(
+        self, entry: ModelEntry, plan: ModelPlan, failures: dict[int, NaiadError]
+    ) -> InvalidArgumentError:
+        text = f"load failed for model '{entry.name}': "
+        for version in plan.versions:
+            error = failures.get(version)
+            known = entry.versions[version]
+            if error is not None:
+                reason = error.reason()
+                _log.error("failed to load '%s' version %d: %s", entry.name, version, reason)
+                text += f"version {version} is at {ModelState.UNAVAILABLE} state: {reason};\n"
+                if known.state is not ModelState.READY:
+                    known.state, known.reason = ModelState.UNAVAILABLE, reason
+            elif known.state is not ModelState.READY:
+                known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
+        return InvalidArgumentError(text)
+
+    def _swap(self, entry: ModelEntry, plan: ModelPlan, loaded: Iterable[LoadedVersion]) -> None:
+        """Put the new versions in place of the old in one step of the loop."""
+        previous = {
+            version: known.model for version, known in entry.versions.items() if known.model
+        }
+        for item in loaded:
+            known = entry.versions[item.version]
+            known.model = self._serve(plan, item)
+            known.state, known.reason = ModelState.READY, ""
+        entry.plan = plan
+        for version, model in previous.items():
+            if version in plan.versions:
+                self._start_retiring(model, None)
+        self._retire(entry, [v for v in previous if v not in plan.versions])
+        entry.refresh_latest()
+
+    def _serve(self, plan: ModelPlan, item: LoadedVersion) -> Model:
+        executor = Executor(
+            item.version, item.signature, item.scheduler, item.instances, self._clock
+        )
+        return Model(
+            plan.config.name,
+            item.version,
+            plan.config,
+            item.signature,
+            item.labels,
+            executor,
+            item.loaded,
+        )
+
+    def _retire(self, entry: ModelEntry, versions: Iterable[int]) -> None:
+        for version in versions:
+            known = entry.versions[version]
+            if known.state is not ModelState.READY or known.model is None:
+                continue
+            known.state, known.reason = ModelState.UNLOADING, ""
+            self._start_retiring(known.model, known)
+            known.model = None
+        entry.refresh_latest()
+
+    def _start_retiring(self, model: Model, known: VersionEntry | None) -> None:
+        task = asyncio.get_running_loop().create_task(self._finish_retiring(model, known))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _finish_retiring(self, model: Model, known: VersionEntry | None) -> None:
+        await model.retire()
+        if known is not None and known.state is ModelState.UNLOADING:
+            known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
+            _log.info("successfully unloaded '%s' version %d", model.name, model.version)
+
+
+def _as_naiad_error(error: BaseException) -> NaiadError:
+    if isinstance(error, NaiadError):
+        return error
+    return InternalError(f"{type(error).__name__}: {error}")
+
+
+def _discard(item: LoadedVersion) -> None:
+    for instance in item.instances:
+        instance.close()
+    item.loaded.close()

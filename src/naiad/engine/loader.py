@@ -1,0 +1,243 @@
+"""From a folder in the repository to instances that can run: the blocking half of a load.
+
+Nothing here touches the event loop's objects; `engine.lifecycle` calls it in threads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from naiad.backends.base import Instance, LoadedModel, ModelSource
+from naiad.backends.registry import BackendRegistry
+from naiad.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NaiadError,
+    PermissionDeniedError,
+    UnsupportedError,
+)
+from naiad.model_config.json_format import parse_config_json
+from naiad.model_config.normalize import fill_defaults, normalize_config
+from naiad.model_config.schema import ModelConfig
+from naiad.model_config.signature import ModelSignature
+from naiad.model_config.validate import validate_config, validate_for_load
+from naiad.repository.layout import ModelFolder, read_config, read_labels, scan_repositories
+from naiad.repository.paths import check_model_name, resolve_inside
+from naiad.repository.version_policy import select_versions
+from naiad.scheduling.default import DefaultScheduler
+from naiad.scheduling.dynamic import DynamicBatcher
+from naiad.scheduling.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """Where models come from and how they are loaded.
+
+    Attributes:
+        repositories: folders of model folders.
+        config_name: ``--model-config-name``; empty for ``config.pbtxt``.
+        is_completion_disabled: ``--disable-auto-complete-config``.
+        allow_file_override: whether a load request may bring model files.
+        backend_settings: ``--backend-config``, by backend name.
+        core_count: cores that this process may use; shared out over a model's instances.
+    """
+
+    repositories: tuple[Path, ...]
+    config_name: str = ""
+    is_completion_disabled: bool = False
+    allow_file_override: bool = False
+    backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    core_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What a load request puts in place of the repository's own files.
+
+    Attributes:
+        config_json: a ModelConfig as JSON, or None to read ``config.pbtxt``.
+        files: content by path relative to the model folder, for example ``1/model.onnx``.
+    """
+
+    config_json: str | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ModelPlan:
+    """What will be loaded: a model's config and the versions that its policy selects.
+
+    Attributes:
+        config: normalized, and after `Loader.complete` complete.
+        folder: where the versions lie.
+        versions: ascending.
+        fingerprint: equal for two plans when nothing changed in between.
+        files: keeps overriding files on disk for as long as the plan lives.
+    """
+
+    config: ModelConfig
+    folder: ModelFolder
+    versions: tuple[int, ...]
+    fingerprint: object
+    files: "TemporaryDirectory[str] | None" = None
+
+
+@dataclass(slots=True)
+class LoadedVersion:
+    """One version, loaded and ready to be given requests."""
+
+    version: int
+    signature: ModelSignature
+    scheduler: Scheduler
+    labels: dict[str, list[str]]
+    loaded: LoadedModel
+    instances: list[Instance]
+
+
+class Loader:
+    """Reads repositories and asks backends for instances."""
+
+    def __init__(self, options: LoaderOptions, backends: BackendRegistry) -> None:
+        self._options = options
+        self._backends = backends
+
+    def names(self) -> list[str]:
+        """All models in the repositories, sorted."""
+        return sorted(scan_repositories(self._options.repositories))
+
+    def plan(self, name: str, override: Override) -> ModelPlan:
+        """Find a model and read its config.
+
+        Raises:
+            PermissionDeniedError: files are given and the settings do not allow that.
+            NaiadError: there is no such model, or its config is not one that Triton would poll.
+        """
+        check_model_name(name)
+        files: TemporaryDirectory[str] | None = None
+        if override.files:
+            files = self._write_files(name, override)
+            folder = scan_repositories([Path(files.name)])[name]
+        else:
+            found = scan_repositories(self._options.repositories).get(name)
+            if found is None:
+                raise InternalError(
+                    f"failed to load '{name}', failed to poll from model repository"
+                )
+            folder = found
+        try:
+            config = self._read_config(folder, override)
+        except NaiadError as error:
+            # Triton's text is the head; it keeps the reason to its log.
+            raise InternalError(
+                f"failed to load '{name}', failed to poll from model repository: {error.message}"
+            ) from error
+        versions = select_versions(config, folder.versions)
+        fingerprint = (config.SerializeToString(deterministic=True), _stamp(folder))
+        return ModelPlan(config, folder, versions, fingerprint, files)
+
+    def complete(self, plan: ModelPlan) -> None:
+        """Let the backend fill what the config leaves open, and check the whole."""
+        config = plan.config
+        if config.HasField("ensemble_scheduling"):
+            raise UnsupportedError(
+                "this release does not run ensembles yet; call the models one after the other"
+            )
+        if config.HasField("sequence_batching"):
+            raise UnsupportedError(
+                "this release does not run the sequence batcher yet; remove sequence_batching "
+                "and keep the state in the client, or serve the model elsewhere"
+            )
+        if not self._options.is_completion_disabled:
+            backend = self._backends.get(config.backend)
+            backend.complete_config(self._source(plan, plan.versions[-1]))
+            fill_defaults(config)
+        validate_for_load(config)
+
+    def load(self, plan: ModelPlan, version: int) -> LoadedVersion:
+        """Load one version and make its instances; all of them or none."""
+        source = self._source(plan, version)
+        config = plan.config
+        loaded = self._backends.get(config.backend).load(source)
+        instances: list[Instance] = []
+        try:
+            # One by one, so that those made before a failure are closed.
+            for index in range(_instance_count(config)):
+                instances.append(loaded.create_instance(index))  # noqa: PERF401
+            labels = read_labels(plan.folder, config)
+        except BaseException:
+            for instance in instances:
+                instance.close()
+            loaded.close()
+            raise
+        signature = ModelSignature.from_config(config)
+        return LoadedVersion(version, signature, _scheduler(config), labels, loaded, instances)
+
+    def _read_config(self, folder: ModelFolder, override: Override) -> ModelConfig:
+        if override.config_json is None:
+            config = read_config(folder, self._options.config_name)
+        else:
+            config = parse_config_json(override.config_json)
+        artifacts = (
+            sorted(entry.name for entry in (folder.path / str(folder.versions[0])).iterdir())
+            if folder.versions
+            else []
+        )
+        normalize_config(config, directory_name=folder.name, artifact_names=artifacts)
+        validate_config(config)
+        return config
+
+    def _write_files(self, name: str, override: Override) -> "TemporaryDirectory[str]":
+        if not self._options.allow_file_override:
+            raise PermissionDeniedError(
+                f"failed to load '{name}', the request brings model files and this server does "
+                "not take them. Start the server with '--allow-file-override=true' to allow it"
+            )
+        if override.config_json is None:
+            raise InvalidArgumentError(
+                f"failed to load '{name}', Load parameter 'config' must be specified for model "
+                "file override"
+            )
+        files = TemporaryDirectory(prefix="naiad-override-")
+        root = Path(files.name) / name
+        root.mkdir()
+        for relative, content in override.files.items():
+            path = resolve_inside(root, relative)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return files
+
+    def _source(self, plan: ModelPlan, version: int) -> ModelSource:
+        config = plan.config
+        return ModelSource(
+            name=config.name,
+            version=version,
+            config=config,
+            version_directory=plan.folder.path / str(version),
+            settings=self._options.backend_settings.get(config.backend, {}),
+            thread_count=max(1, self._options.core_count // max(1, _instance_count(config))),
+        )
+
+
+def _instance_count(config: ModelConfig) -> int:
+    return sum(max(group.count, 1) for group in config.instance_group if not group.passive)
+
+
+def _scheduler(config: ModelConfig) -> Scheduler:
+    if config.HasField("dynamic_batching") and config.max_batch_size > 0:
+        batching = config.dynamic_batching
+        return DynamicBatcher(
+            config.max_batch_size,
+            batching.preferred_batch_size,
+            batching.max_queue_delay_microseconds * 1000,
+        )
+    return DefaultScheduler()
+
+
+def _stamp(folder: ModelFolder) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and modification time of every file of the model."""
+    entries = []
+    for path in sorted(folder.path.rglob("*")):
+        status = path.stat()
+        entries.append((str(path.relative_to(folder.path)), status.st_size, status.st_mtime_ns))
+    return tuple(entries)

@@ -1,0 +1,55 @@
+"""Joining the rows of requests into one batch, and cutting the outputs apart again."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from naiad.errors import InternalError
+
+
+def join_rows(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Stack the rows of several requests' inputs along the batch axis.
+
+    Args:
+        arrays: at least one, each of shape ``(rows, ...)`` with the same trailing dims.
+
+    Returns:
+        The array itself when it is alone, so that a single request is never copied; otherwise a
+        new array of shape ``(sum of rows, ...)`` in the order given.
+    """
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays)
+
+
+def split_rows(output: npt.NDArray[Any], rows: Sequence[int]) -> list[npt.NDArray[Any]]:
+    """Cut a batched output into one piece per request, without copying.
+
+    Args:
+        output: shape ``(sum(rows), ...)``; axis 0 follows the order the requests were joined in.
+        rows: batch size of each request in that order, each at least 1.
+
+    Returns:
+        Views of ``output``; piece ``i`` has shape ``(rows[i], ...)``.
+
+    Raises:
+        InternalError: the model returned another number of rows than it was given, so no
+            request of the batch can be answered.
+    """
+    total = sum(rows)
+    if output.ndim == 0 or output.shape[0] != total:
+        raise InternalError(
+            f"the model was given a batch of {total} rows and returned an output of shape "
+            f"{list(output.shape)}; an output of a model with max_batch_size > 0 must keep the "
+            f"batch as its first dim. Set max_batch_size to 0, or export the model so that every "
+            f"output follows the batch"
+        )
+    pieces = []
+    start = 0
+    for count in rows:
+        end = start + count
+        pieces.append(output[start:end])
+        start = end
+    return pieces

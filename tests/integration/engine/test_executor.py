@@ -1,0 +1,205 @@
+"""The executor with real threads and a fake backend instance."""
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tests.support.requests import make_request, tensor
+
+from naiad.clock import SystemClock
+from naiad.engine.executor import Executor
+from naiad.errors import InvalidArgumentError, UnavailableError
+from naiad.inference.datatypes import FP32
+from naiad.inference.request import InferRequest
+from naiad.inference.response import InferResponse
+from naiad.inference.statistics import FailureReason
+from naiad.inference.tensor import Tensor
+from naiad.model_config.signature import ModelSignature, TensorSpec
+from naiad.scheduling.dynamic import DynamicBatcher
+
+SIGNATURE = ModelSignature(
+    "double",
+    8,
+    [TensorSpec("IN", FP32, (1,))],
+    [TensorSpec("OUT", FP32, (1,)), TensorSpec("SQUARE", FP32, (1,))],
+)
+
+
+class FakeInstance:
+    """Doubles and squares its input; waits for the gate, and fails on negative numbers."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.started = threading.Semaphore(0)
+        self.executed: list[tuple[int, Sequence[str]]] = []
+        self.is_closed = False
+        self.lost_rows = 0
+
+    def execute(
+        self, inputs: Mapping[str, npt.NDArray[Any]], output_names: Sequence[str]
+    ) -> Sequence[Tensor]:
+        self.started.release()
+        assert self.gate.wait(10)
+        data = inputs["IN"]
+        self.executed.append((len(data), output_names))
+        if (data == -1).any():
+            raise InvalidArgumentError("no such number")
+        if (data == -2).any():
+            raise ZeroDivisionError("by the model")
+        results = {"OUT": data * 2, "SQUARE": data * data}
+        kept = len(data) - self.lost_rows
+        return [Tensor(name, FP32, (kept, 1), results[name][:kept]) for name in output_names]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Harness:
+    """One executor with one fake instance, and requests whose answers can be awaited."""
+
+    def __init__(self) -> None:
+        self.instance = FakeInstance()
+        self.executor = Executor(
+            1, SIGNATURE, DynamicBatcher(8, [], 0), [self.instance], SystemClock()
+        )
+
+    def send(
+        self, *values: float, output_names: Sequence[str] | None = None
+    ) -> tuple[InferRequest, asyncio.Future[InferResponse]]:
+        answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+        data = np.array(values, np.float32).reshape(-1, 1)
+        request = make_request(
+            tensor("IN", data), output_names=output_names, on_response=answer.set_result
+        )
+        request.batch_size = len(data)
+        self.executor.submit(request)
+        return request, answer
+
+    async def hold(self) -> asyncio.Future[InferResponse]:
+        """Send one request that occupies the instance until the gate opens."""
+        self.instance.gate.clear()
+        _, answer = self.send(0)
+        await asyncio.to_thread(self.instance.started.acquire)
+        return answer
+
+
+def values(response: InferResponse) -> list[list[float]]:
+    assert response.error is None, response.error
+    return [output.data.ravel().tolist() for output in response.outputs]
+
+
+async def test_each_request_gets_its_own_rows() -> None:
+    harness = Harness()
+    held = await harness.hold()
+    answers = [harness.send(*rows)[1] for rows in ([1], [2, 3], [4])]
+    harness.instance.gate.set()
+    await held
+    assert [values(await answer)[0] for answer in answers] == [[2], [4, 6], [8]]
+    assert [rows for rows, _ in harness.instance.executed] == [1, 4]
+
+
+async def test_each_request_gets_exactly_the_outputs_it_asked_for() -> None:
+    harness = Harness()
+    held = await harness.hold()
+    first = harness.send(3, output_names=["SQUARE"])[1]
+    second = harness.send(4, output_names=["SQUARE", "OUT"])[1]
+    harness.instance.gate.set()
+    await held
+    assert values(await first) == [[9]]
+    assert values(await second) == [[16], [8]]
+
+
+async def test_only_wanted_outputs_are_computed() -> None:
+    harness = Harness()
+    await harness.send(3, output_names=["SQUARE"])[1]
+    assert harness.instance.executed == [(1, ["SQUARE"])]
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"), [(-1, "no such number"), (-2, "ZeroDivisionError: by the model")]
+)
+async def test_a_failing_batch_fails_its_requests_and_nothing_else(bad: float, text: str) -> None:
+    harness = Harness()
+    response = await harness.send(bad)[1]
+    assert response.error is not None
+    assert response.error.message == text
+    assert values(await harness.send(5)[1])[0] == [10]
+    statistics = harness.executor.statistics
+    assert (statistics.success.count, statistics.fail.count) == (1, 1)
+    assert statistics.failures[FailureReason.BACKEND] == 1
+
+
+async def test_a_lost_row_fails_the_batch_and_names_both_counts() -> None:
+    harness = Harness()
+    harness.instance.lost_rows = 1
+    response = await harness.send(1, 2, 3)[1]
+    assert response.error is not None
+    assert "batch of 3 rows" in response.error.message
+    assert "[2, 1]" in response.error.message
+
+
+async def test_a_cancelled_request_in_the_queue_never_runs_and_is_not_answered() -> None:
+    harness = Harness()
+    held = await harness.hold()
+    dropped, silent = harness.send(1)
+    kept = harness.send(2)[1]
+    harness.executor.cancel(dropped)
+    harness.instance.gate.set()
+    await held
+    assert values(await kept)[0] == [4]
+    assert not silent.done()
+    assert [rows for rows, _ in harness.instance.executed] == [1, 1]
+    assert harness.executor.statistics.failures[FailureReason.CANCELED] == 1
+    assert harness.executor.statistics.pending_count == 0
+
+
+async def test_a_request_cancelled_while_it_runs_is_not_answered() -> None:
+    harness = Harness()
+    harness.instance.gate.clear()
+    request, silent = harness.send(1)
+    await asyncio.to_thread(harness.instance.started.acquire)
+    harness.executor.cancel(request)
+    harness.instance.gate.set()
+    await harness.executor.drain()
+    assert not silent.done()
+    assert harness.executor.statistics.failures[FailureReason.CANCELED] == 1
+
+
+async def test_drain_answers_what_was_accepted_and_refuses_the_rest() -> None:
+    harness = Harness()
+    held = await harness.hold()
+    waiting = harness.send(1)[1]
+    draining = asyncio.create_task(harness.executor.drain())
+    await asyncio.sleep(0)
+    with pytest.raises(UnavailableError, match="Server is stopping"):
+        harness.send(2)
+    harness.instance.gate.set()
+    await draining
+    assert held.done()
+    assert waiting.done()
+    await harness.executor.close()
+    assert harness.instance.is_closed
+
+
+async def test_statistics_add_up() -> None:
+    harness = Harness()
+    held = await harness.hold()
+    answers = [harness.send(*([1.0] * rows))[1] for rows in (1, 2, 3)]
+    harness.instance.gate.set()
+    await held
+    await asyncio.gather(*answers)
+    statistics = harness.executor.statistics
+    assert statistics.success.count == statistics.queue.count == 4
+    assert statistics.inference_count == 7
+    assert statistics.execution_count == 2
+    assert {rows: batch.compute_infer.count for rows, batch in statistics.batches.items()} == {
+        1: 1,
+        6: 1,
+    }
+    assert statistics.compute_infer.count == 4
+    assert statistics.success.ns >= statistics.queue.ns + statistics.compute_infer.ns // 4
