@@ -1,1 +1,1 @@
-"""Proof that every hop gives the same answers."""
+"""Proof, hop by hop, that what is served is still what the PyTorch model answers."""

@@ -1,0 +1,197 @@
+"""How far two tensors are apart, in numbers; no model, no file and no socket."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from naiad.repository.golden import Tolerance
+
+Array = npt.NDArray[Any]
+Outputs = Mapping[str, Array]
+"""Output name -> array with the batch axis; BF16 as bit patterns in uint16, BYTES as objects."""
+
+
+EXACT: Final = Tolerance(0.0, 0.0)
+
+# FP32 is the rule that a user is promised: kernels that add in another order stay a decade below
+# it in every network measured (worst seen 4e-6). The others keep its ratio to the datatype's
+# rounding step (2^-24 for FP32, 2^-53, 2^-11 and 2^-8), rounded up, with a floor for long sums.
+_BY_DATATYPE: Final[Mapping[str, Tolerance]] = {
+    "FP64": Tolerance(1e-7, 1e-8),
+    "FP32": Tolerance(1e-4, 1e-5),
+    "FP16": Tolerance(1e-2, 1e-3),
+    "BF16": Tolerance(4e-2, 1e-2),
+}
+
+
+def default_tolerance(datatype: str) -> Tolerance:
+    """The tolerance against eager PyTorch for a v2 datatype; integers and text must be exact."""
+    return _BY_DATATYPE.get(datatype, EXACT)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What sets two versions of one output apart.
+
+    Attributes:
+        output: the output's name.
+        max_abs: largest ``|actual - expected|``; infinite where the two are not comparable
+            (shape, dtype, a missing output, or NaN against a number).
+        max_rel: largest ``|actual - expected| / |expected|`` over the elements whose expected
+            value is neither 0 nor infinite.
+        worst_index: where ``max_abs`` is, or None when nothing differs or nothing compares.
+        same_top1: for each row the largest value of the last axis is at the same place; None
+            where that means nothing (not floating point, or a last axis of one).
+        same_bits: each element has the same bits; any NaN equals any NaN.
+        equal: the verdict under the tolerance.
+        problem: why the two could not be compared, else "".
+    """
+
+    output: str
+    max_abs: float
+    max_rel: float
+    worst_index: tuple[int, ...] | None
+    same_top1: bool | None
+    same_bits: bool
+    equal: bool
+    problem: str = ""
+
+
+def _incomparable(output: str, problem: str) -> Difference:
+    return Difference(
+        output=output,
+        max_abs=float("inf"),
+        max_rel=float("inf"),
+        worst_index=None,
+        same_top1=None,
+        same_bits=False,
+        equal=False,
+        problem=problem,
+    )
+
+
+def compare_outputs(
+    expected: Outputs,
+    actual: Outputs,
+    datatypes: Mapping[str, str],
+    tolerances: Mapping[str, Tolerance],
+) -> list[Difference]:
+    """One difference for each expected output, then one for each output nobody expected.
+
+    Args:
+        expected: the reference.
+        actual: the outputs under suspicion.
+        datatypes: output name -> v2 datatype; tells BF16 from UINT16.
+        tolerances: output name -> tolerance; by datatype where a name is missing.
+    """
+    differences = []
+    for name, reference in expected.items():
+        datatype = datatypes.get(name, "")
+        tolerance = tolerances.get(name, default_tolerance(datatype))
+        if name in actual:
+            differences.append(compare(name, reference, actual[name], datatype, tolerance))
+        else:
+            differences.append(_incomparable(name, f"output '{name}' is missing"))
+    differences.extend(
+        _incomparable(name, f"output '{name}' was not expected")
+        for name in actual
+        if name not in expected
+    )
+    return differences
+
+
+def compare(
+    output: str, expected: Array, actual: Array, datatype: str, tolerance: Tolerance
+) -> Difference:
+    """Measure one output against its reference."""
+    if expected.shape != actual.shape:
+        return _incomparable(
+            output, f"shape {list(actual.shape)} instead of {list(expected.shape)}"
+        )
+    if expected.dtype != actual.dtype:
+        return _incomparable(output, f"dtype {actual.dtype} instead of {expected.dtype}")
+    if expected.dtype.hasobject:
+        return _compare_objects(output, expected, actual)
+    if datatype == "BF16":
+        expected, actual = _widen_bf16(expected), _widen_bf16(actual)
+    return _compare_numbers(output, expected, actual, tolerance)
+
+
+def _compare_objects(output: str, expected: Array, actual: Array) -> Difference:
+    unequal = np.flatnonzero(expected.reshape(-1) != actual.reshape(-1))
+    same = unequal.size == 0
+    worst = None if same else _index(int(unequal[0]), expected.shape)
+    size = 0.0 if same else float("inf")
+    return Difference(output, size, size, worst, None, same, same)
+
+
+def _compare_numbers(
+    output: str, expected: Array, actual: Array, tolerance: Tolerance
+) -> Difference:
+    distance = absolute_difference(expected, actual)
+    magnitude = np.abs(expected.astype(np.float64))
+    relevant = (magnitude > 0) & np.isfinite(magnitude)
+    max_abs = float(distance.max(initial=0.0))
+    max_rel = float((distance[relevant] / magnitude[relevant]).max(initial=0.0))
+    # Infinity and NaN must match outright, so their magnitude allows nothing.
+    finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
+    allowed = tolerance.atol + tolerance.rtol * finite
+    worst = _index(int(distance.argmax()), expected.shape) if max_abs > 0 else None
+    return Difference(
+        output=output,
+        max_abs=max_abs,
+        max_rel=max_rel,
+        worst_index=worst,
+        same_top1=same_top1(expected, actual),
+        same_bits=same_bits(expected, actual),
+        equal=bool((distance <= allowed).all()),
+    )
+
+
+def absolute_difference(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
+    """``|actual - expected|`` element by element; equal infinities and NaN against NaN give 0."""
+    if expected.dtype.kind in "iub":
+        # Subtract the smaller from the larger as unsigned numbers: exact, even for UINT64.
+        wide = np.uint64 if expected.dtype.kind in "ub" else np.int64
+        a, b = expected.astype(wide), actual.astype(wide)
+        larger, smaller = np.maximum(a, b).view(np.uint64), np.minimum(a, b).view(np.uint64)
+        return (larger - smaller).astype(np.float64)
+    a, b = expected.astype(np.float64), actual.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(b - a)
+    agree = (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.where(agree, 0.0, np.where(np.isnan(distance), np.inf, distance))
+
+
+def same_bits(expected: Array, actual: Array) -> bool:
+    """Whether each element has the same bits; -0.0 is not 0.0, any NaN equals any NaN."""
+    if expected.dtype.kind != "f":
+        return bool(np.array_equal(expected, actual))
+    bits = np.dtype(f"u{expected.dtype.itemsize}")
+    identical = np.ascontiguousarray(expected).view(bits) == np.ascontiguousarray(actual).view(bits)
+    return bool((identical | (np.isnan(expected) & np.isnan(actual))).all())
+
+
+def same_top1(expected: Array, actual: Array) -> bool | None:
+    """Whether each row's largest value is at the same place; None where that means nothing."""
+    if expected.dtype.kind != "f" or expected.ndim == 0 or expected.shape[-1] < 2:
+        return None
+    if expected.size == 0:
+        return None
+    return bool(np.array_equal(expected.argmax(axis=-1), actual.argmax(axis=-1)))
+
+
+def worst(differences: Sequence[Difference]) -> Difference:
+    """The difference that decides: unequal before equal, then the largest."""
+    return max(differences, key=lambda d: (not d.equal, d.max_abs))
+
+
+def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(flat, tuple(shape)))
+
+
+def _widen_bf16(patterns: Array) -> Array:
+    return (patterns.astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,186 @@
+"""The stations that a golden case passes through; each but the concurrent one is a :class:`Hop`."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from naiad.repository.golden import GoldenCase
+from naiad.verify.compare import Outputs
+from naiad.verify.wire import Caller, CallFailedError, Target, get_json, open_caller
+
+CLIENTS: Final = 16
+"""Concurrent clients of the mixed hop."""
+
+# JSON has no form for these two; Triton refuses them with 400.
+_NOT_IN_JSON: Final = frozenset({"FP16", "BF16"})
+
+
+class HopFailedError(Exception):
+    """The hop gave no outputs for a case; the text says why."""
+
+
+class Hop(Protocol):
+    """One place that answers for the model."""
+
+    @property
+    def name(self) -> str:
+        """As the report shows it."""
+        ...
+
+    def refusal(self) -> str:
+        """Why this hop can't carry this model at all, or ""."""
+        ...
+
+    def run(self, case: GoldenCase) -> Outputs:
+        """Answer the case's inputs.
+
+        Raises:
+            HopFailedError: no answer.
+        """
+        ...
+
+
+class HttpHop:
+    """The served model, one request at a time over HTTP."""
+
+    def __init__(self, target: Target, *, binary: bool) -> None:
+        self.name = "served, HTTP binary" if binary else "served, HTTP JSON"
+        self._target = target
+        self._binary = binary
+        self._caller: Caller = open_caller(target)
+
+    def refusal(self) -> str:
+        """JSON can't carry every datatype."""
+        if self._binary:
+            return ""
+        return ", ".join(
+            f"{datatype} has no JSON form"
+            for datatype in sorted(_NOT_IN_JSON & self._target.datatypes())
+        )
+
+    def run(self, case: GoldenCase) -> Outputs:
+        """Send the case and wait for its answer."""
+        try:
+            return self._caller.infer(case.inputs, binary=self._binary)
+        except CallFailedError as error:
+            raise HopFailedError(str(error)) from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._caller.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Executions:
+    """What the server executed between two readings of its statistics.
+
+    Attributes:
+        requests: requests that succeeded.
+        executions: batches the model ran.
+        batch_sizes: rows in a batch -> how many such batches ran.
+    """
+
+    requests: int
+    executions: int
+    batch_sizes: Mapping[int, int]
+
+    def has_mixed(self) -> bool:
+        """Whether some batch held more than one request."""
+        return self.executions < self.requests
+
+    def since(self, earlier: "Executions") -> "Executions":
+        """What happened after ``earlier``."""
+        sizes = {
+            size: count - earlier.batch_sizes.get(size, 0)
+            for size, count in sorted(self.batch_sizes.items())
+        }
+        return Executions(
+            self.requests - earlier.requests,
+            self.executions - earlier.executions,
+            {size: count for size, count in sizes.items() if count > 0},
+        )
+
+
+def read_executions(target: Target) -> Executions:
+    """The counters of the model's statistics endpoint.
+
+    Raises:
+        HopFailedError: the server gave no statistics for this version.
+    """
+    path = f"/v2/models/{target.model}/versions/{target.version}/stats"
+    try:
+        stats: Mapping[str, Any] = get_json(target.address, path)["model_stats"][0]
+        return Executions(
+            int(stats["inference_stats"]["success"]["count"]),
+            int(stats["execution_count"]),
+            {
+                int(batch["batch_size"]): int(batch["compute_infer"]["count"])
+                for batch in stats.get("batch_stats", [])
+            },
+        )
+    except (CallFailedError, LookupError, TypeError) as error:
+        raise HopFailedError(f"no statistics at {path}: {error}") from error
+
+
+class ConcurrentHop:
+    """Many clients at once, so that the server's batcher joins their requests."""
+
+    name: Final = f"served, {CLIENTS} clients mixed"
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def run_mixed(self, cases: Sequence[GoldenCase], rounds: int) -> "MixedAnswers":
+        """Let every client send its cases at the same moment as the others.
+
+        Client ``i`` starts with case ``i`` and walks around, so that different cases meet in
+        one batch; a row that ends in another request's answer is then a visible difference.
+
+        Args:
+            cases: at least one.
+            rounds: requests that each client sends, at least one.
+
+        Returns:
+            Every answer with its case, and what the server executed meanwhile.
+
+        Raises:
+            HopFailedError: a client got no answer.
+        """
+        before = read_executions(self._target)
+        start = threading.Barrier(CLIENTS)
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            clients = [
+                pool.submit(
+                    self._run_client, start, [cases[(i + r) % len(cases)] for r in range(rounds)]
+                )
+                for i in range(CLIENTS)
+            ]
+            answers = [answer for client in clients for answer in client.result()]
+        return MixedAnswers(answers, read_executions(self._target).since(before))
+
+    def _run_client(
+        self, start: threading.Barrier, cases: Sequence[GoldenCase]
+    ) -> list[tuple[GoldenCase, Outputs]]:
+        caller = open_caller(self._target)
+        try:
+            start.wait(timeout=60)
+            return [(case, caller.infer(case.inputs, binary=True)) for case in cases]
+        except CallFailedError as error:
+            raise HopFailedError(str(error)) from error
+        finally:
+            caller.close()
+
+
+@dataclass(frozen=True, slots=True)
+class MixedAnswers:
+    """The outcome of the concurrent hop.
+
+    Attributes:
+        answers: each case as often as it was sent, with what came back.
+        executions: what the server ran for them, and for anybody else who called it meanwhile.
+    """
+
+    answers: Sequence[tuple[GoldenCase, Outputs]]
+    executions: Executions

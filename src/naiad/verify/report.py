@@ -1,0 +1,197 @@
+"""What a verification found, as values, as a table for people and as JSON for machines."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from naiad.verify.compare import Difference, worst
+
+
+class ExitCode(IntEnum):
+    """Exit status of ``naiad verify``."""
+
+    EQUAL = 0
+    DIFFERENT = 1
+    COULD_NOT_RUN = 2
+
+
+class Verdict(StrEnum):
+    """What one row says."""
+
+    EQUAL = "equal"
+    DIFFERENT = "DIFFERENT"
+    FAILED = "FAILED"
+    SKIPPED = "not possible"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One hop at one batch size.
+
+    Attributes:
+        hop: which.
+        batch: rows of the case, or text for a mix of them.
+        differences: against eager PyTorch's golden outputs, one for each output; empty where
+            the hop gave no answer.
+        same_bits: the served outputs are bit for bit those of the file alone; None where that
+            isn't asked (the file itself, mixed batches).
+        verdict: equal only where every rule of the hop holds.
+        note: the reason for any other verdict, else "".
+    """
+
+    hop: str
+    batch: str
+    differences: Sequence[Difference]
+    same_bits: bool | None
+    verdict: Verdict
+    note: str = ""
+
+    def worst(self) -> Difference | None:
+        """The output that decides, or None without an answer."""
+        return worst(self.differences) if self.differences else None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """One model version.
+
+    Attributes:
+        model: name.
+        version: number.
+        artifact: name of the model file.
+        problems: what is wrong with the files themselves (hashes of the manifest).
+        rows: every hop at every batch size, in the order of the hops.
+        causes: one sentence for each cause that an experiment showed, or "unexplained: ...".
+        batch_sizes: rows in an executed batch -> how many such batches the server ran for the
+            concurrent clients.
+        could_not_run: why nothing was compared, else "".
+    """
+
+    model: str
+    version: int
+    artifact: str = ""
+    problems: Sequence[str] = ()
+    rows: Sequence[Row] = ()
+    causes: Sequence[str] = ()
+    batch_sizes: Mapping[int, int] | None = None
+    could_not_run: str = ""
+
+    def exit_code(self) -> ExitCode:
+        """Of this model alone."""
+        bad = {Verdict.DIFFERENT, Verdict.FAILED}
+        if self.problems or any(row.verdict in bad for row in self.rows):
+            return ExitCode.DIFFERENT
+        return ExitCode.COULD_NOT_RUN if self.could_not_run else ExitCode.EQUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All model versions of one verification."""
+
+    models: Sequence[ModelReport]
+
+    def exit_code(self) -> ExitCode:
+        """A difference outweighs a model that could not run; nothing to verify is no proof."""
+        codes = {model.exit_code() for model in self.models}
+        for code in (ExitCode.DIFFERENT, ExitCode.COULD_NOT_RUN):
+            if code in codes:
+                return code
+        return ExitCode.EQUAL if codes else ExitCode.COULD_NOT_RUN
+
+    def to_json(self) -> str:
+        """The whole report; infinite differences are the string ``"inf"``, since JSON has none."""
+        document = {"exit_code": int(self.exit_code()), "models": [_model(m) for m in self.models]}
+        return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def print_report(report: Report, console: Console) -> None:
+    """One table for each model version, then its problems and causes."""
+    for model in report.models:
+        if model.rows:
+            console.print(build_table(model))
+        _print_findings(model, console)
+
+
+def build_table(model: ModelReport) -> Table:
+    """Hop, batch, the two differences, top-1, bits and verdict."""
+    table = Table(
+        title=f"{model.model}, version {model.version} ({model.artifact})", title_justify="left"
+    )
+    table.add_column("hop")
+    for heading in ("batch", "max abs diff", "max rel diff"):
+        table.add_column(heading, justify="right")
+    for heading in ("same top-1", "same bits as file"):
+        table.add_column(heading, justify="center")
+    table.add_column("verdict")
+    for row in model.rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Row) -> tuple[str | Text, ...]:
+    style = {"equal": "green", "not possible": "dim"}.get(row.verdict, "bold red")
+    verdict = Text(row.verdict.value, style=style)
+    found = row.worst()
+    if found is None:
+        return row.hop, row.batch, "-", "-", "-", "-", verdict
+    top1 = [d.same_top1 for d in row.differences if d.same_top1 is not None]
+    return (
+        row.hop,
+        row.batch,
+        format_number(max(d.max_abs for d in row.differences)),
+        format_number(max(d.max_rel for d in row.differences)),
+        _yes_or_no(all(top1) if top1 else None),
+        _yes_or_no(row.same_bits),
+        verdict,
+    )
+
+
+def _print_findings(model: ModelReport, console: Console) -> None:
+    label = f"{model.model} version {model.version}"
+    for problem in model.problems:
+        console.print(f"[bold red]{label}:[/] ", Text(problem), soft_wrap=True)
+    for row in model.rows:
+        if row.note:
+            place = f"{row.hop}, batch {row.batch}: {row.note}"
+            console.print(f"[bold]{label}:[/] ", Text(place), soft_wrap=True)
+    for cause in model.causes:
+        console.print("[bold red]cause:[/] ", Text(cause), soft_wrap=True)
+    if model.batch_sizes is not None:
+        console.print(f"{label}: {describe_batches(model.batch_sizes)}", soft_wrap=True)
+    if model.could_not_run:
+        console.print(f"[bold red]{label} could not be verified:[/] ", Text(model.could_not_run))
+
+
+def describe_batches(batch_sizes: Mapping[int, int]) -> str:
+    """How the server executed the concurrent clients' requests, from its own statistics."""
+    parts = [f"{count} of {size}" for size, count in sorted(batch_sizes.items())]
+    return f"executed batches of the concurrent clients: {', '.join(parts)} rows"
+
+
+def format_number(value: float) -> str:
+    """0, inf, or three digits with an exponent."""
+    return "0" if value == 0 else f"{value:.2e}"
+
+
+def _yes_or_no(answer: bool | None) -> str:  # noqa: FBT001  # a cell's value, not a switch
+    return {True: "yes", False: "NO", None: "-"}[answer]
+
+
+def _model(model: ModelReport) -> dict[str, Any]:
+    return {**asdict(model), "exit_code": int(model.exit_code())}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and value in {float("inf"), float("-inf")}:
+        return str(value)
+    return value

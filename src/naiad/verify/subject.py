@@ -1,0 +1,136 @@
+"""A model version as its export left it: manifest, golden cases, and whether its files changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from naiad.errors import InvalidArgumentError, NotFoundError
+from naiad.repository.golden import (
+    MANIFEST_NAME,
+    GoldenCase,
+    Manifest,
+    digest_files,
+    read_cases,
+    read_manifest,
+)
+from naiad.verify.compare import Difference, Outputs, compare_outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One model version to be verified.
+
+    Attributes:
+        model: name of the folder in the repository.
+        version: name of the folder in the model, a number.
+        folder: of the version.
+        manifest: what the export wrote down.
+        cases: the golden cases, as far as their files are the exported ones.
+        problems: files that are missing or are not those that were exported.
+    """
+
+    model: str
+    version: int
+    folder: Path
+    manifest: Manifest
+    cases: Sequence[GoldenCase]
+    problems: Sequence[str]
+
+    @classmethod
+    def load(cls, repository: Path, model: str, version: int) -> Self:
+        """Read a version folder and check its files against the manifest's hashes.
+
+        Raises:
+            NotFoundError: it has no manifest, so it was not exported with golden cases.
+            InvalidArgumentError: the manifest is damaged.
+        """
+        folder = repository / model / str(version)
+        manifest = read_manifest(folder)
+        problems = _changed_files(folder, manifest)
+        cases: list[GoldenCase] = []
+        try:
+            cases.extend(read_cases(folder))
+        except (InvalidArgumentError, NotFoundError) as error:
+            # _changed_files has said so already, unless the file was damaged before its hash.
+            if not problems:
+                problems.append(error.message)
+        return cls(model, version, folder, manifest, cases, problems)
+
+    def artifact(self) -> Path:
+        """The exported model file."""
+        return self.folder / self.manifest.model_file
+
+    def inputs(self) -> dict[str, str]:
+        """Input name -> v2 datatype, in the order of the file."""
+        return {tensor.name: tensor.datatype for tensor in self.manifest.inputs}
+
+    def outputs(self) -> dict[str, str]:
+        """Output name -> v2 datatype, in the order of the file."""
+        return {tensor.name: tensor.datatype for tensor in self.manifest.outputs}
+
+    def compare(self, expected: Outputs, actual: Outputs) -> list[Difference]:
+        """The differences under the manifest's tolerances against eager PyTorch."""
+        return compare_outputs(expected, actual, self.outputs(), self.manifest.tolerances)
+
+    def is_equal(self, expected: Outputs, actual: Outputs) -> bool:
+        """Whether every output agrees within its tolerance."""
+        return all(difference.equal for difference in self.compare(expected, actual))
+
+
+def find_versions(repository: Path, models: Sequence[str]) -> list[tuple[str, int]]:
+    """The model versions of a repository that have a manifest, by name and number.
+
+    Args:
+        repository: a model repository.
+        models: only these; all where empty.
+
+    Raises:
+        NotFoundError: no such folder, or a named model without a version to verify.
+    """
+    if not repository.is_dir():
+        raise NotFoundError(f"there is no model repository '{repository}'")
+    names = models or sorted(path.name for path in repository.iterdir() if path.is_dir())
+    found: list[tuple[str, int]] = []
+    for name in names:
+        versions = _exported_versions(repository / name)
+        if not versions and models:
+            raise NotFoundError(_nothing_to_verify(repository / name))
+        found.extend((name, version) for version in versions)
+    if not found:
+        raise NotFoundError(
+            f"no model in '{repository}' has golden cases to verify against; "
+            "'naiad export' writes them with the model"
+        )
+    return found
+
+
+def _exported_versions(model_dir: Path) -> list[int]:
+    return sorted(
+        int(manifest.parent.name)
+        for manifest in model_dir.glob(f"*/{MANIFEST_NAME}")
+        if manifest.parent.name.isdecimal()
+    )
+
+
+def _nothing_to_verify(model_dir: Path) -> str:
+    if not model_dir.is_dir():
+        return f"there is no model '{model_dir.name}' in '{model_dir.parent}'"
+    return (
+        f"model '{model_dir.name}' has no version with golden cases (no {MANIFEST_NAME}); "
+        "'naiad export' writes them with the model"
+    )
+
+
+def _changed_files(folder: Path, manifest: Manifest) -> list[str]:
+    present = digest_files(folder)
+    problems = []
+    for name, digest in manifest.files.items():
+        if name not in present:
+            problems.append(f"{name} is missing, {MANIFEST_NAME} lists it")
+        elif present[name] != digest:
+            problems.append(
+                f"{name} is not the file that was exported: its sha256 is {present[name][:12]}..., "
+                f"{MANIFEST_NAME} says {digest[:12]}..."
+            )
+    return problems

@@ -1,0 +1,246 @@
+"""Callers of the v2 HTTP protocol that share no code with the server whose answers they judge.
+
+NVIDIA's tritonclient where it is installed, else a small encoder of this file's own. Nothing
+here imports ``naiad.protocol`` or ``naiad.client``: a mistake made twice in the same code would
+cancel out and go unseen.
+"""
+
+import http.client
+import importlib.util
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from naiad.verify.compare import Array
+
+_TIMEOUT_S: Final = 300.0
+
+_DTYPES: Final[Mapping[str, str]] = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
+    "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8",
+    "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BF16": "<u2", "BYTES": "O",
+}  # fmt: skip
+
+
+class CallFailedError(Exception):
+    """The server refused a request, or its answer could not be read; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One served model version, with the datatypes its golden cases were recorded in.
+
+    Attributes:
+        address: ``HOST:PORT`` of the HTTP service.
+        model: name.
+        version: number, as in the repository.
+        inputs: input name -> v2 datatype.
+        outputs: output name -> v2 datatype; all of them are asked for.
+    """
+
+    address: str
+    model: str
+    version: int
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    def datatypes(self) -> set[str]:
+        """Every datatype that a request or its answer carries."""
+        return {*self.inputs.values(), *self.outputs.values()}
+
+
+class Caller(Protocol):
+    """One connection's worth of calls; used by one thread."""
+
+    def infer(self, inputs: Mapping[str, Array], *, binary: bool) -> dict[str, Array]:
+        """Send one request and read its outputs.
+
+        Args:
+            inputs: name -> array with the batch axis.
+            binary: tensors as binary data after the JSON, in both directions.
+
+        Raises:
+            CallFailedError: an error answer or an unreadable one.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+def open_caller(target: Target) -> Caller:
+    """The most independent caller that can carry the target's datatypes."""
+    # What tritonclient takes for BF16 changed in its 2.71 (floats before, ml_dtypes since).
+    if "BF16" not in target.datatypes() and importlib.util.find_spec("tritonclient") is not None:
+        try:
+            return TritonClientCaller(target)
+        except ImportError:
+            # tritonclient without its [http] extra
+            return PlainCaller(target)
+    return PlainCaller(target)
+
+
+class TritonClientCaller:
+    """Calls through ``tritonclient.http``."""
+
+    def __init__(self, target: Target) -> None:
+        import tritonclient.http  # noqa: PLC0415  # optional, and 0.3 s with gevent
+
+        self._library = tritonclient.http
+        self._target = target
+        self._client = tritonclient.http.InferenceServerClient(
+            target.address, connection_timeout=_TIMEOUT_S, network_timeout=_TIMEOUT_S
+        )
+
+    def infer(self, inputs: Mapping[str, Array], *, binary: bool) -> dict[str, Array]:
+        """As :meth:`Caller.infer`."""
+        target = self._target
+        try:
+            result = self._client.infer(
+                target.model,
+                [self._input(name, data, binary=binary) for name, data in inputs.items()],
+                model_version=str(target.version),
+                outputs=[
+                    self._library.InferRequestedOutput(name, binary_data=binary)
+                    for name in target.outputs
+                ],
+            )
+            return {name: self._output(result, name) for name in target.outputs}
+        except (self._library.InferenceServerException, OSError, ValueError) as error:
+            raise CallFailedError(str(error)) from error
+
+    def _input(self, name: str, data: Array, *, binary: bool) -> Any:
+        tensor = self._library.InferInput(name, list(data.shape), self._target.inputs[name])
+        return tensor.set_data_from_numpy(data, binary_data=binary)
+
+    def _output(self, result: Any, name: str) -> Array:
+        array = result.as_numpy(name)
+        if array is None:
+            raise CallFailedError(f"the answer has no output '{name}'")
+        return _text_as_bytes(array) if array.dtype.hasobject else array
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+class PlainCaller:
+    """Calls through the standard library, for where tritonclient is not installed."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._connection = http.client.HTTPConnection(target.address, timeout=_TIMEOUT_S)
+
+    def infer(self, inputs: Mapping[str, Array], *, binary: bool) -> dict[str, Array]:
+        """As :meth:`Caller.infer`."""
+        target = self._target
+        body, json_length = self._encode(inputs, binary=binary)
+        headers = {"Content-Type": "application/octet-stream" if binary else "application/json"}
+        if binary:
+            headers["Inference-Header-Content-Length"] = str(json_length)
+        path = f"/v2/models/{target.model}/versions/{target.version}/infer"
+        try:
+            self._connection.request("POST", path, body, headers)
+            response = self._connection.getresponse()
+            answer = response.read()
+            if response.status != 200:
+                raise CallFailedError(f"[{response.status}] {answer.decode(errors='replace')}")
+            length = response.headers.get("Inference-Header-Content-Length")
+            return self._decode(answer, len(answer) if length is None else int(length))
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+            self._connection.close()
+            raise CallFailedError(f"{type(error).__name__}: {error}") from error
+
+    def _encode(self, inputs: Mapping[str, Array], *, binary: bool) -> tuple[bytes, int]:
+        blobs: list[bytes] = []
+        tensors = []
+        for name, data in inputs.items():
+            tensor: dict[str, Any] = {
+                "name": name,
+                "shape": list(data.shape),
+                "datatype": self._target.inputs[name],
+            }
+            if binary:
+                blob = _to_wire_bytes(data)
+                blobs.append(blob)
+                tensor["parameters"] = {"binary_data_size": len(blob)}
+            else:
+                tensor["data"] = _to_json_list(data)
+            tensors.append(tensor)
+        wanted = [{"name": n, "parameters": {"binary_data": binary}} for n in self._target.outputs]
+        header = json.dumps({"inputs": tensors, "outputs": wanted}).encode()
+        return b"".join([header, *blobs]), len(header)
+
+    def _decode(self, answer: bytes, json_length: int) -> dict[str, Array]:
+        outputs: dict[str, Array] = {}
+        offset = json_length
+        for tensor in json.loads(answer[:json_length])["outputs"]:
+            size = tensor.get("parameters", {}).get("binary_data_size")
+            dtype = np.dtype(_DTYPES[tensor["datatype"]])
+            if size is None:
+                array = np.array(tensor["data"], dtype=dtype)
+            elif dtype.hasobject:
+                array = _from_wire_text(answer[offset : offset + size])
+            else:
+                array = np.frombuffer(answer[offset : offset + size], dtype=dtype)
+            offset += size or 0
+            shaped = array.reshape(tensor["shape"])
+            outputs[tensor["name"]] = _text_as_bytes(shaped) if dtype.hasobject else shaped
+        return outputs
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def get_json(address: str, path: str) -> Any:
+    """The JSON answer to one GET.
+
+    Raises:
+        CallFailedError: no connection, or another status than 200.
+    """
+    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != 200:
+            raise CallFailedError(f"GET {path} answered {response.status}: {body[:500]!r}")
+        return json.loads(body or b"null")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise CallFailedError(f"GET http://{address}{path}: {error}") from error
+    finally:
+        connection.close()
+
+
+def _to_json_list(data: Array) -> list[Any]:
+    flat: list[Any] = data.reshape(-1).tolist()
+    return [e.decode() if isinstance(e, bytes) else e for e in flat]
+
+
+def _to_wire_bytes(data: Array) -> bytes:
+    if not data.dtype.hasobject:
+        return data.tobytes()
+    elements = data.reshape(-1).tolist()
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+def _from_wire_text(blob: bytes) -> Array:
+    elements, offset = [], 0
+    while offset < len(blob):
+        (length,) = struct.unpack_from("<I", blob, offset)
+        elements.append(blob[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+    return np.array(elements, dtype=object)
+
+
+def _text_as_bytes(array: Array) -> Array:
+    flat = [e.encode() if isinstance(e, str) else bytes(e) for e in array.reshape(-1).tolist()]
+    encoded = np.empty(len(flat), dtype=object)
+    encoded[:] = flat
+    return encoded.reshape(array.shape)

@@ -1,0 +1,155 @@
+import math
+
+import numpy as np
+import pytest
+
+from naiad.repository.golden import Tolerance
+from naiad.verify.compare import (
+    EXACT,
+    Array,
+    compare,
+    compare_outputs,
+    default_tolerance,
+    worst,
+)
+
+FP32 = Tolerance(1e-4, 1e-5)
+
+
+def f32(*values: float) -> Array:
+    return np.array(values, dtype=np.float32)
+
+
+def test_equal_tensors_have_no_difference_and_no_worst_place() -> None:
+    found = compare("y", f32(1, 2), f32(1, 2), "FP32", EXACT)
+    assert (found.max_abs, found.max_rel, found.worst_index) == (0.0, 0.0, None)
+    assert found.equal
+    assert found.same_bits
+
+
+def test_numbers_name_the_largest_difference_and_its_place() -> None:
+    expected = np.array([[1.0, 2.0], [4.0, 8.0]], dtype=np.float32)
+    actual = np.array([[1.0, 2.5], [4.0, 9.0]], dtype=np.float32)
+    found = compare("y", expected, actual, "FP32", FP32)
+    assert found.max_abs == 1.0
+    assert found.max_rel == 0.25
+    assert found.worst_index == (1, 1)
+    assert not found.equal
+
+
+@pytest.mark.parametrize(("actual", "equal"), [(100.0109, True), (100.0121, False)])
+def test_the_tolerance_is_absolute_plus_relative_to_the_expected(
+    actual: float, equal: bool
+) -> None:
+    # Allowed at 100 is 1e-5 + 1e-4 * 100 = 0.01001, with FP64 so that nothing rounds.
+    expected = np.array([100.0])
+    shifted = np.array([100.0 + (actual - 100.001)])
+    assert compare("y", expected, shifted, "FP64", FP32).equal is equal
+
+
+def test_relative_difference_leaves_out_zeros() -> None:
+    found = compare("y", f32(0.0, 10.0), f32(1e-6, 11.0), "FP32", FP32)
+    assert found.max_rel == pytest.approx(0.1)
+
+
+def test_nan_equals_nan_and_nothing_else() -> None:
+    assert compare("y", f32(math.nan, 1), f32(math.nan, 1), "FP32", EXACT).equal
+    found = compare("y", f32(math.nan, 1), f32(0, 1), "FP32", FP32)
+    assert not found.equal
+    assert found.max_abs == math.inf
+    assert found.worst_index == (0,)
+    assert not compare("y", f32(0), f32(math.nan), "FP32", FP32).equal
+
+
+def test_infinities_must_match_outright() -> None:
+    assert compare("y", f32(math.inf), f32(math.inf), "FP32", EXACT).equal
+    assert not compare("y", f32(math.inf), f32(3e38), "FP32", FP32).equal
+    assert not compare("y", f32(math.inf), f32(-math.inf), "FP32", FP32).equal
+
+
+def test_bits_tell_what_a_tolerance_forgives() -> None:
+    found = compare("y", f32(0.0), f32(-0.0), "FP32", EXACT)
+    assert found.equal
+    assert not found.same_bits
+    next_up = np.nextafter(np.float32(1), np.float32(2))
+    found = compare("y", f32(1), f32(float(next_up)), "FP32", FP32)
+    assert found.equal
+    assert not found.same_bits
+
+
+def test_large_unsigned_integers_differ_by_exactly_one() -> None:
+    expected = np.array([2**64 - 1], dtype=np.uint64)
+    actual = np.array([2**64 - 2], dtype=np.uint64)
+    found = compare("y", expected, actual, "UINT64", default_tolerance("UINT64"))
+    assert found.max_abs == 1.0
+    assert not found.equal
+
+
+def test_signed_extremes_do_not_wrap_around() -> None:
+    expected = np.array([-128], dtype=np.int8)
+    actual = np.array([127], dtype=np.int8)
+    assert compare("y", expected, actual, "INT8", EXACT).max_abs == 255.0
+
+
+def test_booleans_and_text_are_exact() -> None:
+    assert not compare("y", np.array([True]), np.array([False]), "BOOL", EXACT).equal
+    expected = np.array([b"cat", b"dog"], dtype=object)
+    found = compare("y", expected, np.array([b"cat", b"owl"], dtype=object), "BYTES", EXACT)
+    assert not found.equal
+    assert found.worst_index == (1,)
+    assert compare("y", expected, expected.copy(), "BYTES", EXACT).equal
+
+
+def test_bf16_patterns_are_compared_as_the_numbers_they_mean() -> None:
+    # 1.0 is 0x3F80 in BF16 and 1.0078125 is 0x3F81: one step of 2^-7.
+    expected = np.array([0x3F80], dtype=np.uint16)
+    actual = np.array([0x3F81], dtype=np.uint16)
+    found = compare("y", expected, actual, "BF16", default_tolerance("BF16"))
+    assert found.max_abs == 2**-7
+    assert found.equal
+    assert not compare("y", expected, actual, "UINT16", EXACT).equal
+
+
+def test_top1_follows_the_last_axis() -> None:
+    expected = np.array([[0.1, 0.9], [0.8, 0.2]], dtype=np.float32)
+    assert compare("y", expected, expected * 2, "FP32", FP32).same_top1 is True
+    assert compare("y", expected, expected[:, ::-1], "FP32", FP32).same_top1 is False
+    assert compare("y", f32(1), f32(2), "FP32", FP32).same_top1 is None
+    counts = np.array([1, 2], dtype=np.int64)
+    assert compare("y", counts, counts, "INT64", EXACT).same_top1 is None
+
+
+def test_another_shape_or_dtype_is_never_equal() -> None:
+    found = compare("y", f32(1, 2), f32(1), "FP32", FP32)
+    assert found.problem == "shape [1] instead of [2]"
+    assert not found.equal
+    found = compare("y", f32(1), np.array([1.0]), "FP32", FP32)
+    assert found.problem == "dtype float64 instead of float32"
+    assert not found.equal
+
+
+def test_empty_tensors_compare() -> None:
+    empty = np.empty((0, 3), dtype=np.float32)
+    found = compare("y", empty, empty.copy(), "FP32", EXACT)
+    assert found.equal
+    assert found.same_top1 is None
+
+
+def test_missing_and_surplus_outputs_are_differences() -> None:
+    found = compare_outputs({"a": f32(1)}, {"b": f32(1)}, {"a": "FP32"}, {})
+    assert [d.problem for d in found] == ["output 'a' is missing", "output 'b' was not expected"]
+    assert not any(d.equal for d in found)
+
+
+def test_a_named_tolerance_beats_the_datatypes() -> None:
+    loose = {"y": Tolerance(0.0, 1.0)}
+    expected, actual = {"y": f32(1)}, {"y": f32(1.5)}
+    assert compare_outputs(expected, actual, {"y": "FP32"}, loose)[0].equal
+    assert not compare_outputs(expected, actual, {"y": "FP32"}, {})[0].equal
+
+
+def test_the_worst_difference_is_an_unequal_one() -> None:
+    large_but_equal = compare("a", f32(1e6), f32(1e6 + 10), "FP32", FP32)
+    small_but_unequal = compare("b", f32(1), f32(1.5), "FP32", FP32)
+    assert large_but_equal.equal
+    assert worst([large_but_equal, small_but_unequal]).output == "b"
