@@ -1,0 +1,1 @@
+"""Backend that answers each input as the output of the same number."""

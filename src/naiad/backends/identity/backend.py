@@ -1,0 +1,126 @@
+"""The ``identity`` backend of Triton's own tests: OUTPUTn is a copy of INPUTn.
+
+Parameters of the model config: ``execute_delay_ms`` makes each execution last at least that long;
+``instance_wise_delay_multiplier`` multiplies it by itself times the number of the instance, where
+that is more than 1. Source: identity_backend.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from naiad.backends.base import ModelSource
+from naiad.backends.parameters import read_integer
+from naiad.errors import InvalidArgumentError
+from naiad.inference.tensor import Tensor
+from naiad.model_config.signature import ModelSignature, TensorSpec
+
+_INPUT: Final = "INPUT"
+_OUTPUT: Final = "OUTPUT"
+
+
+class IdentityBackend:
+    """Loads models that have no file."""
+
+    def complete_config(self, source: ModelSource) -> None:
+        """There is nothing to complete it from."""
+
+    def load(self, source: ModelSource) -> "IdentityModel":
+        """Pair the outputs with the inputs.
+
+        Raises:
+            InvalidArgumentError: an output has no input of its number and datatype, or a
+                parameter is not a number.
+        """
+        signature = ModelSignature.from_config(source.config)
+        sources = {
+            output.name: _source_of(output, signature) for output in signature.outputs.values()
+        }
+        delay_ms = read_integer(source.config, "execute_delay_ms") or 0
+        multiplier = read_integer(source.config, "instance_wise_delay_multiplier") or 0
+        return IdentityModel(signature, sources, delay_ms, multiplier)
+
+
+class IdentityModel:
+    """Which input each output copies, and how long that shall take."""
+
+    def __init__(
+        self,
+        signature: ModelSignature,
+        sources: Mapping[str, TensorSpec],
+        delay_ms: int,
+        multiplier: int,
+    ) -> None:
+        self._signature = signature
+        self._sources = sources
+        self._delay_ms = delay_ms
+        self._multiplier = multiplier
+
+    def create_instance(self, index: int) -> "IdentityInstance":
+        """An instance whose delay depends on its number, so that tests can tell them apart."""
+        delay_ms = self._delay_ms * max(self._multiplier * index, 1)
+        return IdentityInstance(self._signature.name, self._sources, delay_ms / 1000)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class IdentityInstance:
+    """Copies.
+
+    Attributes:
+        delay_s: how long an execution lasts at least.
+    """
+
+    __slots__ = ("_model_name", "_never", "_sources", "delay_s")
+
+    def __init__(self, model_name: str, sources: Mapping[str, TensorSpec], delay_s: float) -> None:
+        self._model_name = model_name
+        self._sources = sources
+        self.delay_s = delay_s
+        self._never = threading.Event()
+
+    def execute(
+        self, inputs: Mapping[str, npt.NDArray[Any]], output_names: Sequence[str]
+    ) -> Sequence[Tensor]:
+        """Copy the inputs that the outputs pair with, after the delay.
+
+        Raises:
+            InvalidArgumentError: the input of a wanted output was left out.
+        """
+        if self.delay_s:
+            self._never.wait(self.delay_s)
+        return [self._copy(name, inputs) for name in output_names]
+
+    def _copy(self, output_name: str, inputs: Mapping[str, npt.NDArray[Any]]) -> Tensor:
+        spec = self._sources[output_name]
+        data = inputs.get(spec.name)
+        if data is None:
+            raise InvalidArgumentError(
+                f"output '{output_name}' of model '{self._model_name}' needs input '{spec.name}'"
+            )
+        # A copy, not the input itself: the answer may still be on its way to the client when
+        # the buffer that the request came in takes the next one.
+        return Tensor(output_name, spec.datatype, data.shape, np.array(data, order="C"))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _source_of(output: TensorSpec, signature: ModelSignature) -> TensorSpec:
+    name = _INPUT + output.name.removeprefix(_OUTPUT)
+    source = signature.inputs.get(name)
+    if source is None or not output.name.startswith(_OUTPUT):
+        raise InvalidArgumentError(
+            f"model '{signature.name}': the identity backend answers OUTPUT<n> with INPUT<n>; "
+            f"output '{output.name}' has no such input"
+        )
+    if source.datatype is not output.datatype:
+        raise InvalidArgumentError(
+            f"model '{signature.name}': output '{output.name}' must have the datatype of "
+            f"'{name}', {source.datatype.config_name}, got {output.datatype.config_name}"
+        )
+    return source

@@ -1,0 +1,1 @@
+"""Backend for ONNX files."""

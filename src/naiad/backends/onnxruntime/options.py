@@ -1,0 +1,128 @@
+"""From a model config to onnxruntime's session options.
+
+Source: onnxruntime_backend's README, "Model Config Options".
+"""
+
+import os
+from typing import Final
+
+import onnxruntime
+
+from naiad.backends.base import ModelSource
+from naiad.backends.parameters import read_boolean, read_integer, read_text
+from naiad.errors import InvalidArgumentError
+
+# Errors reach the caller as exceptions; onnxruntime would print the same text once more.
+_LOG_ONLY_FATAL: Final = 4
+
+_SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
+_ALLOW_SPINNING: Final = "session.intra_op.allow_spinning"
+
+# optimization.graph.level, as Triton counts; a config without it means all.
+_LEVELS: Final = {
+    2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    0: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+_EXECUTION_MODES: Final = {
+    0: onnxruntime.ExecutionMode.ORT_SEQUENTIAL,
+    1: onnxruntime.ExecutionMode.ORT_PARALLEL,
+}
+
+
+def make_session_options(source: ModelSource) -> onnxruntime.SessionOptions:
+    """The options that the model's config and the server's backend config ask for.
+
+    Raises:
+        InvalidArgumentError: a parameter has a value that it can't have.
+    """
+    config = source.config
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _LOG_ONLY_FATAL
+    threads = _thread_count(source, "intra_op_thread_count") or source.thread_count
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = _thread_count(source, "inter_op_thread_count")
+    options.graph_optimization_level = _graph_level(source)
+    options.execution_mode = _execution_mode(source)
+    arena = read_boolean(config, "enable_mem_arena")
+    if arena is not None:
+        options.enable_cpu_mem_arena = arena
+    pattern = read_boolean(config, "enable_mem_pattern")
+    if pattern is not None:
+        options.enable_mem_pattern = pattern
+    # Threads that spin after an execution make the next one sooner by a few us, out of cores that
+    # other instances and the event loop would use. So only an instance that has all of them spins.
+    spins = threads >= _core_count()
+    options.add_session_config_entry(_ALLOW_SPINNING, "1" if spins else "0")
+    for key in config.parameters:
+        if key.startswith("session."):
+            options.add_session_config_entry(key, config.parameters[key].string_value)
+    return options
+
+
+def make_inspection_options() -> onnxruntime.SessionOptions:
+    """The options that load a model fastest, to read its signature and nothing else."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _LOG_ONLY_FATAL
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
+def make_run_options(source: ModelSource) -> onnxruntime.RunOptions | None:
+    """The options of every execution; None where the config asks for nothing."""
+    shrinkage = read_text(source.config, _SHRINKAGE)
+    if shrinkage is None:
+        return None
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry(_SHRINKAGE, shrinkage)
+    return options
+
+
+def read_default_max_batch_size(source: ModelSource) -> int:
+    """What a completed config gets that says no batch size; Triton's default is 4."""
+    return _read_setting(source, "default-max-batch-size", default=4)
+
+
+def _thread_count(source: ModelSource, key: str) -> int:
+    """From the model's config, else from ``--backend-config``; 0 where neither says."""
+    count = read_integer(source.config, key)
+    return _read_setting(source, key, default=0) if count is None else count
+
+
+def _read_setting(source: ModelSource, key: str, *, default: int) -> int:
+    text = source.settings.get(key)
+    if text is None:
+        return default
+    if not text.isdecimal():
+        raise InvalidArgumentError(
+            f"--backend-config=onnxruntime,{key} must be a number of at least 0, got '{text}'"
+        )
+    return int(text)
+
+
+def _graph_level(source: ModelSource) -> onnxruntime.GraphOptimizationLevel:
+    level = source.config.optimization.graph.level
+    if level not in _LEVELS:
+        raise InvalidArgumentError(
+            f"model '{source.name}': optimization.graph.level must be one of "
+            f"{', '.join(map(str, sorted(_LEVELS)))}, got {level}"
+        )
+    return _LEVELS[level]
+
+
+def _execution_mode(source: ModelSource) -> onnxruntime.ExecutionMode:
+    mode = read_integer(source.config, "execution_mode") or 0
+    if mode not in _EXECUTION_MODES:
+        raise InvalidArgumentError(
+            "Invalid configuration value provided. Expected values for  execution_mode are 0 or "
+            f"1 but got {mode} ."
+        )
+    return _EXECUTION_MODES[mode]
+
+
+def _core_count() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,117 @@
+"""The two kinds of file, behind one shape: something to call, and what is known of its tensors."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from naiad.backends.pytorch.naming import Argument
+from naiad.backends.pytorch.tensors import DATATYPES
+from naiad.errors import InternalError, UnsupportedError
+from naiad.model_config.complete import ArtifactSignature, ArtifactTensor
+
+EXPORTED_SUFFIX: Final = ".pt2"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A model file in memory.
+
+    Attributes:
+        call: the model; an exported program's takes its arguments by name.
+        arguments: of ``call``, in order.
+        signature: of its tensors, with the batch axis; None for TorchScript, which has none.
+    """
+
+    call: Callable[..., Any]
+    arguments: Sequence[Argument]
+    signature: ArtifactSignature | None
+
+
+def load_program(model_name: str, path: Path) -> Program:
+    """Read a model file.
+
+    Raises:
+        InternalError: torch can't read it.
+        UnsupportedError: it takes something else than plain tensors.
+    """
+    try:
+        if path.suffix == EXPORTED_SUFFIX:
+            return _load_exported(model_name, path)
+        return _load_torchscript(path)
+    except (RuntimeError, ValueError, OSError, KeyError) as error:
+        raise InternalError(f"failed to load model '{model_name}': {error}") from error
+
+
+def _load_torchscript(path: Path) -> Program:
+    # TorchScript is how Triton's model repositories hold PyTorch models, so its deprecation is
+    # no news to who serves one. The filter stays: undoing it would undo other threads' filters.
+    warnings.filterwarnings("ignore", r"`torch\.jit\.load` is", DeprecationWarning)
+    module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+    module.eval()
+    arguments = [
+        Argument(
+            argument.name,
+            is_required=not argument.has_default_value(),
+            is_tensor_dict=str(argument.type) == "Dict[str, Tensor]",
+        )
+        for argument in module.forward.schema.arguments[1:]
+    ]
+    return Program(module, arguments, None)
+
+
+def _load_exported(model_name: str, path: Path) -> Program:
+    exported = torch.export.load(path)
+    module = exported.module()
+    names = [str(name) for name in exported.graph_signature.user_inputs]
+    parameters = list(inspect.signature(module.forward).parameters)
+    if names != parameters:
+        raise UnsupportedError(
+            f"model '{model_name}' takes nested arguments ({', '.join(parameters)} hold "
+            f"{', '.join(names)}); export it with one argument for each tensor"
+        )
+    values = {node.name: node.meta.get("val") for node in exported.graph.nodes}
+    signature = ArtifactSignature(
+        inputs=[_describe(model_name, name, values[name]) for name in names],
+        outputs=[
+            _describe(model_name, str(name), values[str(name)])
+            for name in exported.graph_signature.user_outputs
+        ],
+    )
+    arguments = [Argument(name, is_required=True, is_tensor_dict=False) for name in names]
+    # An exported program insists on being called as it was exported: what was positional then
+    # must be positional now.
+    count = exported.call_spec.in_spec.children_specs[0].num_children
+    return Program(_by_name(module, names[:count], names[count:]), arguments, signature)
+
+
+def _by_name(
+    module: Callable[..., Any], positional: Sequence[str], keywords: Sequence[str]
+) -> Callable[..., Any]:
+    def call(**tensors: torch.Tensor) -> Any:
+        return module(
+            *(tensors[name] for name in positional), **{name: tensors[name] for name in keywords}
+        )
+
+    return call
+
+
+def _describe(model_name: str, name: str, value: object) -> ArtifactTensor:
+    if not isinstance(value, torch.Tensor):
+        raise UnsupportedError(
+            f"'{name}' of model '{model_name}' is a {type(value).__name__}; only tensors can be "
+            "served"
+        )
+    datatype = DATATYPES.get(value.dtype)
+    if datatype is None:
+        raise UnsupportedError(
+            f"'{name}' of model '{model_name}' holds {value.dtype}, which the protocol has no "
+            "datatype for"
+        )
+    # A dynamic dim is a symbol, not an int.
+    shape = tuple(length if isinstance(length, int) else -1 for length in value.shape)
+    return ArtifactTensor(name, datatype, shape)

@@ -1,0 +1,134 @@
+"""What every backend must do, on one model: OUTPUT0 is INPUT0, FP32, of any shape."""
+
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from naiad.backends.base import LoadedModel, ModelSource
+from naiad.backends.registry import BackendRegistry
+from naiad.errors import NaiadError
+from naiad.inference import datatypes
+from naiad.model_config.schema import ModelConfig, ModelInput, ModelOutput
+
+
+def build_onnx(directory: Path) -> None:
+    def describe(name: str) -> onnx.ValueInfoProto:
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", "n"])
+
+    node = onnx.helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])
+    graph = onnx.helper.make_graph([node], "g", [describe("INPUT0")], [describe("OUTPUT0")])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, directory / "model.onnx")
+
+
+def build_torchscript(directory: Path) -> None:
+    # 3 s and 200 MiB: only for the cases that need it.
+    import torch  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = torch.jit.script(torch.nn.Identity())
+        torch.jit.save(module, directory / "model.pt")
+
+
+def build_nothing(directory: Path) -> None:
+    """The identity backend has no file."""
+
+
+CASES = [
+    pytest.param("identity", build_nothing, id="identity"),
+    pytest.param("onnxruntime", build_onnx, id="onnxruntime"),
+    pytest.param("pytorch", build_torchscript, id="pytorch", marks=pytest.mark.slow),
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "model" in metafunc.fixturenames:
+        metafunc.parametrize(("backend_name", "build"), CASES)
+
+
+@pytest.fixture
+def source(backend_name: str, build: Callable[[Path], None], tmp_path: Path) -> ModelSource:
+    build(tmp_path)
+    config = ModelConfig(
+        name="same",
+        backend=backend_name,
+        max_batch_size=8,
+        input=[ModelInput(name="INPUT0", data_type="TYPE_FP32", dims=[-1])],
+        output=[ModelOutput(name="OUTPUT0", data_type="TYPE_FP32", dims=[-1])],
+    )
+    return ModelSource("same", 1, config, tmp_path)
+
+
+@pytest.fixture
+def model(source: ModelSource, backend_name: str) -> LoadedModel:
+    backend = BackendRegistry().get(backend_name)
+    backend.complete_config(source)
+    return backend.load(source)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (4, 3), (1, 7), (0, 3), (2, 0)])
+def test_answers_in_the_shape_it_is_asked_in(model: LoadedModel, shape: tuple[int, int]) -> None:
+    rows = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape)
+    rows.flags.writeable = False
+    (output,) = model.create_instance(0).execute({"INPUT0": rows}, ["OUTPUT0"])
+    assert output.name == "OUTPUT0"
+    assert output.datatype is datatypes.FP32
+    assert tuple(output.shape) == shape
+    np.testing.assert_array_equal(output.data, rows)
+
+
+def test_reads_a_buffer_that_may_not_be_written(model: LoadedModel) -> None:
+    body = np.array([[1, 2]], np.float32).tobytes()
+    rows = np.frombuffer(body, np.float32).reshape(1, 2)
+    (output,) = model.create_instance(0).execute({"INPUT0": rows}, ["OUTPUT0"])
+    np.testing.assert_array_equal(output.data, [[1, 2]])
+
+
+def test_a_missing_input_is_an_error_with_a_message(model: LoadedModel) -> None:
+    with pytest.raises(NaiadError) as failure:
+        model.create_instance(0).execute({}, ["OUTPUT0"])
+    assert failure.value.message
+
+
+def test_an_instance_works_on_after_a_failure(model: LoadedModel) -> None:
+    instance = model.create_instance(0)
+    with pytest.raises(NaiadError):
+        instance.execute({}, ["OUTPUT0"])
+    (output,) = instance.execute({"INPUT0": np.ones((1, 2), np.float32)}, ["OUTPUT0"])
+    np.testing.assert_array_equal(output.data, [[1, 1]])
+
+
+def test_instances_run_side_by_side_in_their_threads(model: LoadedModel) -> None:
+    answers: dict[int, float] = {}
+
+    def work(index: int) -> None:
+        instance = model.create_instance(index)
+        for _ in range(20):
+            rows = np.full((1, 4), index, np.float32)
+            (output,) = instance.execute({"INPUT0": rows}, ["OUTPUT0"])
+            assert (output.data == index).all()
+        answers[index] = float(output.data.sum())
+        instance.close()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    model.close()
+    assert answers == {0: 0.0, 1: 4.0, 2: 8.0}
+
+
+def test_an_output_outlives_its_instance(model: LoadedModel) -> None:
+    instance = model.create_instance(0)
+    (output,) = instance.execute({"INPUT0": np.full((2, 3), 5, np.float32)}, ["OUTPUT0"])
+    instance.close()
+    model.close()
+    np.testing.assert_array_equal(output.data, np.full((2, 3), 5))

@@ -1,0 +1,307 @@
+"""The onnxruntime backend on models that the test builds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from naiad.backends.base import ModelSource
+from naiad.backends.onnxruntime.backend import OnnxRuntimeBackend
+from naiad.errors import InternalError, InvalidArgumentError, UnsupportedError
+from naiad.inference import datatypes
+from naiad.inference.datatypes import Datatype
+from naiad.model_config.schema import ModelConfig, ModelInput, ModelOutput
+
+Dims = Sequence[int | str]
+
+ONNX_TYPES = {
+    "BOOL": TensorProto.BOOL,
+    "UINT8": TensorProto.UINT8,
+    "UINT16": TensorProto.UINT16,
+    "UINT32": TensorProto.UINT32,
+    "UINT64": TensorProto.UINT64,
+    "INT8": TensorProto.INT8,
+    "INT16": TensorProto.INT16,
+    "INT32": TensorProto.INT32,
+    "INT64": TensorProto.INT64,
+    "FP16": TensorProto.FLOAT16,
+    "FP32": TensorProto.FLOAT,
+    "FP64": TensorProto.DOUBLE,
+    "BYTES": TensorProto.STRING,
+    "BF16": TensorProto.BFLOAT16,
+}
+
+
+def save(path: Path, model: onnx.ModelProto) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+
+
+def make_model(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    initializers: Sequence[onnx.TensorProto] = (),
+) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", inputs, outputs, list(initializers))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return model
+
+
+def identity(onnx_type: int, dims: Dims) -> onnx.ModelProto:
+    return make_model(
+        [helper.make_node("Identity", ["IN"], ["OUT"])],
+        [helper.make_tensor_value_info("IN", onnx_type, dims)],
+        [helper.make_tensor_value_info("OUT", onnx_type, dims)],
+    )
+
+
+def make_source(
+    directory: Path,
+    datatype: str = "TYPE_FP32",
+    dims: Sequence[int] = (-1,),
+    max_batch_size: int = 8,
+    parameters: Mapping[str, str] | None = None,
+) -> ModelSource:
+    config = ModelConfig(
+        name="m",
+        max_batch_size=max_batch_size,
+        input=[ModelInput(name="IN", data_type=datatype, dims=dims)],
+        output=[ModelOutput(name="OUT", data_type=datatype, dims=dims)],
+        parameters={
+            key: ModelParameter(string_value=value) for key, value in (parameters or {}).items()
+        },
+    )
+    return ModelSource("m", 1, config, directory)
+
+
+def run(source: ModelSource, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    instance = OnnxRuntimeBackend().load(source).create_instance(0)
+    (output,) = instance.execute({"IN": array}, ["OUT"])
+    assert tuple(output.shape) == output.data.shape
+    return output.data
+
+
+def values_of(datatype: Datatype) -> npt.NDArray[Any]:
+    if datatype is datatypes.BYTES:
+        return np.array([[b"", "\N{SNOWMAN}".encode()], [b"a\x00b", b"x" * 1000]], np.object_)
+    if datatype is datatypes.BF16:
+        return np.array([[0x3F80, 0xC000], [0x0000, 0x7F80]], np.uint16)
+    return np.array([[0, 1], [1, 0]]).astype(datatype.dtype)
+
+
+@pytest.mark.parametrize("name", ONNX_TYPES)
+def test_carries_every_datatype(name: str, tmp_path: Path) -> None:
+    datatype = datatypes.BY_NAME[name]
+    save(tmp_path / "model.onnx", identity(ONNX_TYPES[name], ["batch", 2]))
+    rows = values_of(datatype)
+    source = make_source(tmp_path, datatype.config_name, [2])
+    instance = OnnxRuntimeBackend().load(source).create_instance(0)
+    (output,) = instance.execute({"IN": rows}, ["OUT"])
+    assert output.datatype is datatype
+    assert output.data.dtype == datatype.dtype
+    np.testing.assert_array_equal(output.data, rows)
+    (empty,) = instance.execute({"IN": rows[:0]}, ["OUT"])
+    assert empty.data.shape == (0, 2)
+
+
+def test_bf16_arithmetic_happens_in_bf16(tmp_path: Path) -> None:
+    model = make_model(
+        [
+            helper.make_node("Cast", ["IN"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["wide", "wide"], ["twice"]),
+            helper.make_node("Cast", ["twice"], ["OUT"], to=TensorProto.BFLOAT16),
+        ],
+        [helper.make_tensor_value_info("IN", TensorProto.BFLOAT16, ["batch", 2])],
+        [helper.make_tensor_value_info("OUT", TensorProto.BFLOAT16, ["batch", 2])],
+    )
+    save(tmp_path / "model.onnx", model)
+    doubled = run(make_source(tmp_path, "TYPE_BF16", [2]), np.array([[0x3F80, 0xC000]], np.uint16))
+    np.testing.assert_array_equal(doubled, [[0x4000, 0xC080]])
+
+
+def test_a_scalar_is_a_vector_of_one_to_clients(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, []))
+    source = make_source(tmp_path, dims=[1], max_batch_size=0)
+    np.testing.assert_array_equal(run(source, np.array([3], np.float32)), [3])
+
+
+def test_text_that_is_not_utf8_is_the_callers_fault(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.STRING, ["batch", 1]))
+    source = make_source(tmp_path, "TYPE_STRING", [1])
+    with pytest.raises(InvalidArgumentError, match=r"input 'IN' for model 'm' .* not UTF-8"):
+        run(source, np.array([[b"\xff\xfe"]], np.object_))
+
+
+def test_completes_a_config_that_says_nothing(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", 3]))
+    source = ModelSource("m", 1, ModelConfig(name="m"), tmp_path)
+    OnnxRuntimeBackend().complete_config(source)
+    assert source.config.max_batch_size == 4
+    assert [(t.name, list(t.dims)) for t in source.config.input] == [("IN", [3])]
+    assert [(t.name, list(t.dims)) for t in source.config.output] == [("OUT", [3])]
+    assert source.config.HasField("dynamic_batching")
+
+
+def test_the_servers_setting_decides_the_completed_batch_size(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", 3]))
+    settings = {"default-max-batch-size": "16"}
+    source = ModelSource("m", 1, ModelConfig(name="m"), tmp_path, settings)
+    OnnxRuntimeBackend().complete_config(source)
+    assert source.config.max_batch_size == 16
+
+
+def test_completing_a_complete_config_needs_no_file(tmp_path: Path) -> None:
+    OnnxRuntimeBackend().complete_config(make_source(tmp_path))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match=r"failed to stat file .*model\.onnx"):
+        OnnxRuntimeBackend().load(make_source(tmp_path))
+
+
+def test_default_model_filename_and_directories_are_found(tmp_path: Path) -> None:
+    save(tmp_path / "other.onnx" / "other.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    source = make_source(tmp_path)
+    source.config.default_model_filename = "other.onnx"
+    np.testing.assert_array_equal(run(source, np.ones((1, 2), np.float32)), [[1, 1]])
+
+
+def test_a_broken_file_gives_tritons_text(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"this is no protobuf message")
+    with pytest.raises(InternalError) as failure:
+        OnnxRuntimeBackend().load(make_source(tmp_path))
+    path = tmp_path / "model.onnx"
+    assert failure.value.message == (
+        f"onnx runtime error 7: Load model from {path} failed:Protobuf parsing failed."
+    )
+
+
+def test_a_config_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    with pytest.raises(InvalidArgumentError) as failure:
+        OnnxRuntimeBackend().load(make_source(tmp_path, "TYPE_INT32"))
+    assert failure.value.message == (
+        "unable to load model 'm', configuration expects datatype TYPE_INT32 for input 'IN', "
+        "model provides TYPE_FP32"
+    )
+
+
+def test_what_is_no_tensor_is_refused(tmp_path: Path) -> None:
+    sequence = helper.make_tensor_sequence_value_info("OUT", TensorProto.FLOAT, ["batch"])
+    model = make_model(
+        [helper.make_node("SequenceConstruct", ["IN"], ["OUT"])],
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["batch"])],
+        [sequence],
+    )
+    save(tmp_path / "model.onnx", model)
+    with pytest.raises(UnsupportedError, match=r"output 'OUT' is a seq\(tensor\(float\)\)"):
+        OnnxRuntimeBackend().load(make_source(tmp_path))
+
+
+def test_a_failing_operator_gives_tritons_text(tmp_path: Path) -> None:
+    model = make_model(
+        [helper.make_node("Reshape", ["IN", "shape"], ["OUT"])],
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["batch", "n"])],
+        [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, ["batch", "n"])],
+        [helper.make_tensor("shape", TensorProto.INT64, [2], [-1, 4])],
+    )
+    save(tmp_path / "model.onnx", model)
+    source = make_source(tmp_path)
+    source.config.output[0].dims[:] = [4]
+    with pytest.raises(InternalError, match=r"^onnx runtime error \d+: Non-zero status code"):
+        run(source, np.ones((1, 3), np.float32))
+
+
+def test_an_optional_input_has_the_models_value(tmp_path: Path) -> None:
+    model = make_model(
+        [helper.make_node("Add", ["IN", "bias"], ["OUT"])],
+        [
+            helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["n"]),
+            helper.make_tensor_value_info("bias", TensorProto.FLOAT, [1]),
+        ],
+        [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor("bias", TensorProto.FLOAT, [1], [100.0])],
+    )
+    save(tmp_path / "model.onnx", model)
+    source = make_source(tmp_path, max_batch_size=0)
+    source.config.input.add(name="bias", data_type="TYPE_FP32", dims=[1], optional=True)
+    instance = OnnxRuntimeBackend().load(source).create_instance(0)
+    one = np.ones(2, np.float32)
+    (without,) = instance.execute({"IN": one}, ["OUT"])
+    (given,) = instance.execute({"IN": one, "bias": np.array([5], np.float32)}, ["OUT"])
+    np.testing.assert_array_equal(without.data, [101, 101])
+    np.testing.assert_array_equal(given.data, [6, 6])
+
+
+def test_only_wanted_outputs_are_given(tmp_path: Path) -> None:
+    model = make_model(
+        [
+            helper.make_node("Neg", ["IN"], ["A"]),
+            helper.make_node("Cast", ["IN"], ["B"], to=TensorProto.BFLOAT16),
+        ],
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["batch", "n"])],
+        [
+            helper.make_tensor_value_info("A", TensorProto.FLOAT, ["batch", "n"]),
+            helper.make_tensor_value_info("B", TensorProto.BFLOAT16, ["batch", "n"]),
+        ],
+    )
+    save(tmp_path / "model.onnx", model)
+    source = ModelSource("m", 1, ModelConfig(name="m"), tmp_path)
+    backend = OnnxRuntimeBackend()
+    backend.complete_config(source)
+    instance = backend.load(source).create_instance(0)
+    rows = {"IN": np.ones((1, 1), np.float32)}
+    assert [t.name for t in instance.execute(rows, ["A"])] == ["A"]
+    b, a = instance.execute(rows, ["B", "A"])
+    assert (b.name, b.data.item(), a.name, a.data.item()) == ("B", 0x3F80, "A", -1.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("intra_op_thread_count", "many", "must be a number of at least 0, got 'many'"),
+        ("execution_mode", "2", "Expected values for  execution_mode are 0 or 1 but got 2 ."),
+        ("enable_mem_arena", "perhaps", "must be true or false, got 'perhaps'"),
+    ],
+)
+def test_parameters_that_can_not_be_are_refused(
+    key: str, value: str, text: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    with pytest.raises(InvalidArgumentError) as failure:
+        OnnxRuntimeBackend().load(make_source(tmp_path, parameters={key: value}))
+    assert text in failure.value.message
+
+
+def test_every_parameter_is_taken(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    parameters = {
+        "intra_op_thread_count": "2",
+        "inter_op_thread_count": "2",
+        "execution_mode": "1",
+        "enable_mem_arena": "1",
+        "enable_mem_pattern": "false",
+        "memory.enable_memory_arena_shrinkage": "cpu:0",
+        "session.use_device_allocator_for_initializers": "1",
+        "session.intra_op.allow_spinning": "1",
+    }
+    source = make_source(tmp_path, parameters=parameters)
+    source.config.optimization.graph.level = -1
+    np.testing.assert_array_equal(run(source, np.ones((1, 2), np.float32)), [[1, 1]])
+
+
+def test_nothing_is_printed_about_a_failing_model(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"broken")
+    with pytest.raises(InternalError):
+        OnnxRuntimeBackend().load(make_source(tmp_path))
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "")
