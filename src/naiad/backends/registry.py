@@ -1,6 +1,7 @@
 """Which backends there are, each imported when the first model asks for it."""
 
 import importlib
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -36,6 +37,8 @@ class BackendRegistry:
 
     def __init__(self) -> None:
         self._backends: dict[str, Backend] = {}
+        # Models load side by side in threads.
+        self._lock = threading.Lock()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,10 +57,11 @@ class BackendRegistry:
             InvalidArgumentError: there is no backend of that name.
             UnsupportedError: its framework isn't installed; the message says how to install it.
         """
-        backend = self._backends.get(name)
-        if backend is None:
-            backend = self._backends[name] = _create(name)
-        return backend
+        with self._lock:
+            backend = self._backends.get(name)
+            if backend is None:
+                backend = self._backends[name] = _create(name)
+            return backend
 
 
 def _create(name: str) -> Backend:

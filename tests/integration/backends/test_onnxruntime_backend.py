@@ -74,10 +74,9 @@ def make_source(
         max_batch_size=max_batch_size,
         input=[ModelInput(name="IN", data_type=datatype, dims=dims)],
         output=[ModelOutput(name="OUT", data_type=datatype, dims=dims)],
-        parameters={
-            key: ModelParameter(string_value=value) for key, value in (parameters or {}).items()
-        },
     )
+    for key, value in (parameters or {}).items():
+        config.parameters[key].string_value = value
     return ModelSource("m", 1, config, directory)
 
 

@@ -60,6 +60,11 @@ class WithDefault(torch.nn.Module):
         return rows * factor
 
 
+class WithNumber(torch.nn.Module):
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return rows * 2, 7
+
+
 class InferenceOnly(torch.nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return rows + float(torch.is_grad_enabled())
@@ -294,10 +299,33 @@ def test_an_exported_program_is_called_as_it_was_exported(tmp_path: Path) -> Non
     np.testing.assert_array_equal(output.data, ones)
 
 
-def test_an_exported_program_with_nested_arguments_is_refused(tmp_path: Path) -> None:
+def test_an_exported_programs_nested_arguments_are_inputs_of_their_own(tmp_path: Path) -> None:
     program = torch.export.export(FromDict(), ({"a": torch.ones(2), "b": torch.ones(2)},))
     torch.export.save(program, tmp_path / "model.pt2")
-    source = make_source(tmp_path, fp32("a", "b"), fp32("x"))
+    source = ModelSource("m", 1, ModelConfig(name="m", backend="pytorch"), tmp_path)
     source.config.default_model_filename = "model.pt2"
-    with pytest.raises(UnsupportedError, match="takes nested arguments"):
+    PyTorchBackend().complete_config(source)
+    assert [t.name for t in source.config.input] == ["tensors_a", "tensors_b"]
+    first, second = (t.name for t in source.config.output)
+    inputs = {"tensors_b": np.ones(2, np.float32), "tensors_a": np.ones(2, np.float32)}
+    outputs = run(source, second, first, **inputs)
+    assert [output.data.tolist() for output in outputs] == [[3, 3], [2, 2]]
+
+
+def test_a_number_of_the_export_is_fixed(tmp_path: Path) -> None:
+    program = torch.export.export(WithDefault(), (torch.ones(2), 5))
+    torch.export.save(program, tmp_path / "model.pt2")
+    source = make_source(tmp_path, [("rows", "TYPE_FP32", [2])], [("mul", "TYPE_FP32", [2])])
+    source.config.max_batch_size = 0
+    source.config.default_model_filename = "model.pt2"
+    (output,) = run(source, "mul", rows=np.ones(2, np.float32))
+    assert output.data.tolist() == [5, 5]
+
+
+def test_an_exported_program_that_gives_a_number_is_refused(tmp_path: Path) -> None:
+    program = torch.export.export(WithNumber(), (torch.ones(2),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    source = make_source(tmp_path, fp32("rows"), fp32("x"))
+    source.config.default_model_filename = "model.pt2"
+    with pytest.raises(UnsupportedError, match="only tensors can be served"):
         PyTorchBackend().load(source)

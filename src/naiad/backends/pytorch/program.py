@@ -1,6 +1,5 @@
 """The two kinds of file, behind one shape: something to call, and what is known of its tensors."""
 
-import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ def load_program(model_name: str, path: Path) -> Program:
 
     Raises:
         InternalError: torch can't read it.
-        UnsupportedError: it takes something else than plain tensors.
+        UnsupportedError: it takes or gives something else than tensors of known datatypes.
     """
     try:
         if path.suffix == EXPORTED_SUFFIX:
@@ -67,44 +66,34 @@ def _load_torchscript(path: Path) -> Program:
 def _load_exported(model_name: str, path: Path) -> Program:
     exported = torch.export.load(path)
     module = exported.module()
-    names = [str(name) for name in exported.graph_signature.user_inputs]
-    parameters = list(inspect.signature(module.forward).parameters)
-    if names != parameters:
-        raise UnsupportedError(
-            f"model '{model_name}' takes nested arguments ({', '.join(parameters)} hold "
-            f"{', '.join(names)}); export it with one argument for each tensor"
-        )
     values = {node.name: node.meta.get("val") for node in exported.graph.nodes}
+    # Besides names of tensors, this holds the numbers and texts of the export, which are fixed.
+    leaves = exported.graph_signature.user_inputs
+    names = [leaf for leaf in leaves if isinstance(leaf, str) and leaf in values]
     signature = ArtifactSignature(
         inputs=[_describe(model_name, name, values[name]) for name in names],
         outputs=[
-            _describe(model_name, str(name), values[str(name)])
+            _describe(model_name, str(name), values.get(str(name), name))
             for name in exported.graph_signature.user_outputs
         ],
     )
     arguments = [Argument(name, is_required=True, is_tensor_dict=False) for name in names]
-    # An exported program insists on being called as it was exported: what was positional then
-    # must be positional now.
-    count = exported.call_spec.in_spec.children_specs[0].num_children
-    return Program(_by_name(module, names[:count], names[count:]), arguments, signature)
+    spec = exported.call_spec.in_spec
 
-
-def _by_name(
-    module: Callable[..., Any], positional: Sequence[str], keywords: Sequence[str]
-) -> Callable[..., Any]:
     def call(**tensors: torch.Tensor) -> Any:
-        return module(
-            *(tensors[name] for name in positional), **{name: tensors[name] for name in keywords}
-        )
+        # It insists on being called as it was exported: positional stays positional, and what
+        # was in a dict comes in a dict.
+        args, kwargs = spec.unflatten([tensors.get(leaf, leaf) for leaf in leaves])
+        return module(*args, **kwargs)
 
-    return call
+    return Program(call, arguments, signature)
 
 
 def _describe(model_name: str, name: str, value: object) -> ArtifactTensor:
     if not isinstance(value, torch.Tensor):
         raise UnsupportedError(
-            f"'{name}' of model '{model_name}' is a {type(value).__name__}; only tensors can be "
-            "served"
+            f"'{name}' of model '{model_name}' is of type {type(value).__name__}; only "
+            "tensors can be served"
         )
     datatype = DATATYPES.get(value.dtype)
     if datatype is None:
