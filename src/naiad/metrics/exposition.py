@@ -1,0 +1,107 @@
+"""The body of ``/metrics``: Prometheus' text format, version 0.0.4.
+
+Written here and not by prometheus_client, which ends the name of every counter in ``_total``;
+Triton's don't, and dashboards ask for Triton's. Source: Prometheus' "Exposition formats".
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+from naiad.inference.statistics import ModelStatistics
+from naiad.metrics.cpu import MachineMonitor
+from naiad.metrics.families import (
+    CPU_MEMORY_TOTAL,
+    CPU_MEMORY_USED,
+    CPU_UTILIZATION,
+    MODEL_FAMILIES,
+    Labels,
+    MetricFamily,
+    Reading,
+)
+
+# What Triton sends; Prometheus takes a text/plain without a version for this format.
+CONTENT_TYPE: Final = "text/plain; charset=utf-8"
+
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class MeasuredModel(Protocol):
+    """A model version that serves."""
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Of this version."""
+        ...
+
+    @property
+    def statistics(self) -> ModelStatistics:
+        """Its counters."""
+        ...
+
+    @property
+    def metric_tags(self) -> Mapping[str, str]:
+        """Labels that its config adds."""
+        ...
+
+
+class MetricsRenderer:
+    """Renders the state of the server when it is asked for.
+
+    Args:
+        list_models: the models that serve now.
+        machine: for the CPU metrics; None leaves these out.
+    """
+
+    def __init__(
+        self,
+        list_models: Callable[[], Iterable[MeasuredModel]],
+        machine: MachineMonitor | None = None,
+    ) -> None:
+        self._list_models = list_models
+        self._machine = machine
+
+    def render(self) -> bytes:
+        """All metrics; called on the event loop, where the counters are written."""
+        models = [(_labels_of(model), model.statistics) for model in self._list_models()]
+        lines: list[str] = []
+        for family in MODEL_FAMILIES:
+            readings = (
+                ({**labels, **extra}, value)
+                for labels, statistics in models
+                for extra, value in family.read(statistics)
+            )
+            lines.extend(_render_family(family, readings))
+        if self._machine is not None:
+            usage = self._machine.read()
+            for machine_family, value in (
+                (CPU_UTILIZATION, usage.utilization),
+                (CPU_MEMORY_TOTAL, usage.memory.total_bytes),
+                (CPU_MEMORY_USED, usage.memory.used_bytes),
+            ):
+                lines.extend(_render_family(machine_family, [({}, value)]))
+        lines.append("")
+        return "\n".join(lines).encode()
+
+
+def _labels_of(model: MeasuredModel) -> Labels:
+    # The underscore is Triton's; it keeps tags apart from labels that a later version adds.
+    tags = {f"_{_NOT_IN_NAMES.sub('_', key)}": value for key, value in model.metric_tags.items()}
+    return {**tags, "model": model.name, "version": str(model.version)}
+
+
+def _render_family(family: MetricFamily, readings: Iterable[Reading]) -> Iterator[str]:
+    yield f"# HELP {family.name} {family.help}"
+    yield f"# TYPE {family.name} {family.type}"
+    for labels, value in readings:
+        if labels:
+            pairs = ",".join(f'{key}="{labels[key].translate(_ESCAPES)}"' for key in sorted(labels))
+            yield f"{family.name}{{{pairs}}} {value}"
+        else:
+            yield f"{family.name} {value}"
