@@ -1,0 +1,98 @@
+"""Writes the benchmarks' model repository: tiny graphs, so that the server is what is measured.
+
+    python benchmarks/make_models.py FOLDER
+
+``mlp``: 64-256-64-5, FP32 [-1,64] -> [-1,5]; the work of a small classifier on tabular data.
+``image``: FP32 [-1,3,224,224] -> [-1,5], five pixels of it; 602 KB in, next to nothing to compute.
+"""
+
+import argparse
+import itertools
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+IR_VERSION = 8  # The oldest that OPSET 17 goes with, so every onnxruntime of these years reads it.
+MLP_WIDTHS = (64, 256, 64, 5)
+IMAGE_SHAPE = (3, 224, 224)
+
+CONFIG = """\
+name: "{name}"
+backend: "onnxruntime"
+max_batch_size: {max_batch_size}
+input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ {input_dims} ] }} ]
+output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 5 ] }} ]
+dynamic_batching {{ }}
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+"""
+
+
+def mlp() -> onnx.ModelProto:
+    generator = np.random.default_rng(0)
+    nodes, weights = [], []
+    source = "INPUT"
+    last = len(MLP_WIDTHS) - 2
+    for layer, (width_in, width_out) in enumerate(itertools.pairwise(MLP_WIDTHS)):
+        matrix = generator.standard_normal((width_in, width_out), np.float32) * 0.1
+        weights.append(numpy_helper.from_array(matrix, f"weight{layer}"))
+        weights.append(numpy_helper.from_array(np.zeros(width_out, np.float32), f"bias{layer}"))
+        target = "OUTPUT" if layer == last else f"linear{layer}"
+        nodes.append(helper.make_node("Gemm", [source, f"weight{layer}", f"bias{layer}"], [target]))
+        if layer != last:
+            nodes.append(helper.make_node("Relu", [target], [f"hidden{layer}"]))
+        source = f"hidden{layer}"
+    return _model("mlp", nodes, weights, MLP_WIDTHS[:1])
+
+
+def image() -> onnx.ModelProto:
+    bounds = [
+        numpy_helper.from_array(np.array([value], np.int64), name)
+        for name, value in (("start", 0), ("end", 5), ("axis", 1))
+    ]
+    nodes = [
+        helper.make_node("Flatten", ["INPUT"], ["pixels"]),
+        helper.make_node("Slice", ["pixels", "start", "end", "axis"], ["OUTPUT"]),
+    ]
+    return _model("image", nodes, bounds, IMAGE_SHAPE)
+
+
+def _model(
+    name: str,
+    nodes: list[onnx.NodeProto],
+    weights: list[onnx.TensorProto],
+    input_dims: tuple[int, ...],
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        name,
+        [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, ["batch", *input_dims])],
+        [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["batch", 5])],
+        weights,
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+    )
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def write_repository(folder: Path) -> None:
+    """``folder`` as a model repository with both models."""
+    for model, max_batch_size, dims in ((mlp(), 64, MLP_WIDTHS[:1]), (image(), 8, IMAGE_SHAPE)):
+        name = model.graph.name
+        version = folder / name / "1"
+        version.mkdir(parents=True, exist_ok=True)
+        onnx.save(model, version / "model.onnx")
+        config = CONFIG.format(
+            name=name, max_batch_size=max_batch_size, input_dims=", ".join(map(str, dims))
+        )
+        (folder / name / "config.pbtxt").write_text(config)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    write_repository(parser.parse_args().folder)
