@@ -102,7 +102,9 @@ def format_config(config: schema.ModelConfig) -> str:
 def suggest(name: str, candidates: Sequence[str]) -> str:
     """Advice to append to an error about an unknown name; empty where nothing is near it."""
     upper = {candidate.upper(): candidate for candidate in candidates}
-    near = get_close_matches(name.upper(), upper, n=1, cutoff=0.6)
+    near = [candidate for candidate in upper if name.upper() in candidate]
+    if len(near) != 1:
+        near = get_close_matches(name.upper(), upper, n=1, cutoff=0.6)
     return f" Did you mean '{upper[near[0]]}'?" if near else ""
 
 

@@ -299,7 +299,7 @@ def _validate_tensor(tensor: ModelInput | ModelOutput, label: str, config: Model
 
 
 def _validate_reshape(tensor: ModelInput | ModelOutput, label: str, config: ModelConfig) -> None:
-    dims, shape = tensor.dims, tensor.reshape.shape
+    dims, shape = tuple(tensor.dims), tuple(tensor.reshape.shape)
     if not shape and config.max_batch_size == 0:
         _fail(
             f"{label} cannot have empty reshape for non-batching model as scalar tensors are not "
