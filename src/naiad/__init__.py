@@ -1,0 +1,30 @@
+"""From a trained PyTorch model to a production inference service, proven equal at every hop."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from naiad.errors import NaiadError
+    from naiad.exporter.export import export
+    from naiad.exporter.options import ExportOptions
+    from naiad.exporter.result import ExportResult
+
+__all__ = ["ExportOptions", "ExportResult", "NaiadError", "export"]
+
+# Loaded when first used: torch alone costs three seconds, and a server needs none of it.
+_MODULES = {
+    "ExportOptions": "naiad.exporter.options",
+    "ExportResult": "naiad.exporter.result",
+    "NaiadError": "naiad.errors",
+    "export": "naiad.exporter.export",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'naiad' has no attribute '{name}'")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

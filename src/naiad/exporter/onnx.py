@@ -1,0 +1,169 @@
+"""ONNX files, written by torch.onnx's dynamo exporter and run by onnxruntime."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnxruntime
+import onnxscript
+import torch
+
+from naiad.errors import InternalError, UnsupportedError
+from naiad.exporter.formats import Interface, Runner, Written
+from naiad.exporter.onnx_names import name_axes, rename_interface, strip_provenance
+from naiad.exporter.plan import ExportPlan
+from naiad.exporter.program import capture
+from naiad.inference.datatypes import from_dtype
+from naiad.repository.golden import Array, GoldenCase, TensorRecord
+
+# A protobuf message ends at 2 GB; below this the weights are part of the one file.
+INLINE_LIMIT_BYTES: Final = 1_500_000_000
+
+_QUIET: Final = 3
+_UNSUPPORTED_HINT: Final = (
+    "Replace it in the model, or use the format pt2 or torchscript, which run it as PyTorch does"
+)
+
+
+class OnnxFormat:
+    """One ``model.onnx``; its weights beside it only where protobuf cannot hold them."""
+
+    name = "onnx"
+    file_name = "model.onnx"
+    backend = "onnxruntime"
+    is_default_file = True
+
+    def __init__(self, inline_limit_bytes: int = INLINE_LIMIT_BYTES) -> None:
+        self._inline_limit_bytes = inline_limit_bytes
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        """Those that write the file and the one that runs it."""
+        return {
+            "onnx": onnx.__version__,
+            "onnxscript": onnxscript.__version__,
+            "onnxruntime": onnxruntime.__version__,
+        }
+
+    def write(self, plan: ExportPlan, path: Path) -> Written:
+        """Capture the model, convert it, and name its inputs, outputs and axes.
+
+        Raises:
+            UnsupportedError: an operator, a datatype or an opset that it cannot be.
+        """
+        _refuse_bfloat16(plan)
+        program = capture(plan)
+        _convert(plan, program).save(
+            path, external_data=_weight_bytes(plan) > self._inline_limit_bytes
+        )
+        model = onnx.load(path, load_external_data=False)
+        _require_opset(model, plan.options.opset)
+        input_names = _matching_names(model, plan)
+        rename_interface(model, input_names, plan.output_names)
+        name_axes(model, [plan.axes[plan.input_names.index(name)] for name in input_names])
+        strip_provenance(model)
+        onnx.save(model, path)
+        opset = next(entry.version for entry in model.opset_import if not entry.domain)
+        return Written(input_names, plan.output_names, (f"ONNX opset {opset}",))
+
+    def open(self, path: Path, datatypes: Mapping[str, str]) -> Runner:
+        """A session of onnxruntime's CPU provider."""
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _QUIET
+        try:
+            session = onnxruntime.InferenceSession(
+                path, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise UnsupportedError(
+                f"onnxruntime cannot load the exported file: {error}. {_UNSUPPORTED_HINT}"
+            ) from error
+
+        def run(inputs: Mapping[str, Array]) -> Sequence[Array]:
+            found: Sequence[Any] = session.run(None, {name: inputs[name] for name in datatypes})
+            return [np.asarray(output) for output in found]
+
+        return run
+
+    def describe(self, path: Path, plan: ExportPlan, cases: Sequence[GoldenCase]) -> Interface:
+        """What the file says."""
+        graph = onnx.load(path, load_external_data=False).graph
+        axes = {name: dict(plan.axes[i]) for i, name in enumerate(plan.input_names)}
+        return Interface(
+            tuple(_record(v, cases[0].inputs[v.name], axes[v.name]) for v in graph.input),
+            tuple(_record(v, cases[0].outputs[v.name], {}) for v in graph.output),
+        )
+
+
+def _convert(plan: ExportPlan, program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
+    try:
+        converted = torch.onnx.export(
+            program, dynamo=True, opset_version=plan.options.opset, verbose=False
+        )
+    except Exception as error:
+        raise UnsupportedError(f"the model cannot become ONNX: {_reason(error)}") from error
+    if converted is None:
+        raise InternalError("torch.onnx.export returned no program")
+    return converted
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause of an exporter error, which wraps it in advice to its own developers."""
+    chain_of_causes = [error]
+    while chain_of_causes[-1].__cause__ is not None:
+        chain_of_causes.append(chain_of_causes[-1].__cause__)
+    lines = [str(cause).strip().splitlines()[0] for cause in chain_of_causes if str(cause).strip()]
+    node = next((line for line in lines if "translating node" in line), "")
+    return f"{lines[-1]} {node}. {_UNSUPPORTED_HINT}"
+
+
+def _refuse_bfloat16(plan: ExportPlan) -> None:
+    held = chain(plan.source.module.parameters(), plan.source.module.buffers(), plan.source.example)
+    if any(tensor.dtype == torch.bfloat16 for tensor in held):
+        raise UnsupportedError(
+            "the model holds bfloat16, which onnxruntime cannot run on a CPU. Export "
+            "model.float() (or model.half()), or use the format pt2 or torchscript"
+        )
+
+
+def _weight_bytes(plan: ExportPlan) -> int:
+    held = chain(plan.source.module.parameters(), plan.source.module.buffers())
+    return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+
+def _require_opset(model: onnx.ModelProto, asked: int | None) -> None:
+    found = next(entry.version for entry in model.opset_import if not entry.domain)
+    if asked is not None and asked != found:
+        raise UnsupportedError(
+            f"opset {asked} was asked for and torch.onnx wrote opset {found}; it writes 18 and "
+            "higher reliably. Choose one of these"
+        )
+
+
+def _matching_names(model: onnx.ModelProto, plan: ExportPlan) -> tuple[str, ...]:
+    """The names of the file's inputs: all of the plan's, since unused ones stay."""
+    graph_inputs, graph_outputs = len(model.graph.input), len(model.graph.output)
+    if (graph_inputs, graph_outputs) != (len(plan.input_names), len(plan.output_names)):
+        raise InternalError(
+            f"the exported file has {graph_inputs} inputs and {graph_outputs} outputs, the model "
+            f"{len(plan.input_names)} and {len(plan.output_names)}"
+        )
+    return plan.input_names
+
+
+def _record(value: onnx.ValueInfoProto, example: Array, axes: Mapping[int, str]) -> TensorRecord:
+    tensor = value.type.tensor_type
+    datatype = from_dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if datatype is None:
+        raise UnsupportedError(f"'{value.name}' of the exported file has an unknown datatype")
+    if tensor.HasField("shape"):
+        shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
+    else:
+        shape = (-1,) * example.ndim
+    return TensorRecord(value.name, datatype.name, shape, axes)
+
+
+FORMAT: Final = OnnxFormat()

@@ -1,0 +1,1 @@
+"""The user's nn.Module with its example inputs, shared by export and verify."""

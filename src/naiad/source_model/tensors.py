@@ -1,0 +1,65 @@
+"""Between torch tensors and the protocol's datatypes and numpy arrays."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from naiad.errors import UnsupportedError
+from naiad.inference import datatypes
+from naiad.inference.datatypes import Datatype
+
+_BY_TORCH: Final[Mapping[torch.dtype, Datatype]] = MappingProxyType(
+    {
+        torch.bool: datatypes.BOOL,
+        torch.uint8: datatypes.UINT8,
+        torch.uint16: datatypes.UINT16,
+        torch.uint32: datatypes.UINT32,
+        torch.uint64: datatypes.UINT64,
+        torch.int8: datatypes.INT8,
+        torch.int16: datatypes.INT16,
+        torch.int32: datatypes.INT32,
+        torch.int64: datatypes.INT64,
+        torch.float16: datatypes.FP16,
+        torch.float32: datatypes.FP32,
+        torch.float64: datatypes.FP64,
+        torch.bfloat16: datatypes.BF16,
+    }
+)
+_TO_TORCH: Final = MappingProxyType({d.name: dtype for dtype, d in _BY_TORCH.items()})
+
+
+def datatype_of(tensor: torch.Tensor, name: str) -> Datatype:
+    """The protocol's datatype of a tensor.
+
+    Args:
+        tensor: an input or output.
+        name: what errors call it, such as ``output 'scores'``.
+
+    Raises:
+        UnsupportedError: the protocol has no such datatype (complex and quantized tensors).
+    """
+    datatype = _BY_TORCH.get(tensor.dtype)
+    if datatype is None:
+        raise UnsupportedError(
+            f"{name} is a {tensor.dtype} tensor, which the v2 protocol cannot carry; "
+            f"it knows {', '.join(str(d) for d in _BY_TORCH)}"
+        )
+    return datatype
+
+
+def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """The tensor as a numpy array of its own; BF16 as bit patterns in uint16."""
+    plain = tensor.detach().cpu().contiguous()
+    if plain.dtype == torch.bfloat16:
+        plain = plain.view(torch.uint16)
+    return np.array(plain.numpy())
+
+
+def to_tensor(array: npt.NDArray[Any], datatype: str) -> torch.Tensor:
+    """The array as a torch tensor of its own, of a v2 datatype that torch has."""
+    tensor = torch.from_numpy(array.copy(order="C"))
+    return tensor.view(torch.bfloat16) if datatype == "BF16" else tensor.to(_TO_TORCH[datatype])
