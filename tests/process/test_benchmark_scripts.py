@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -44,7 +46,8 @@ SERVER = textwrap.dedent(
 
     async def main():
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        print(server.sockets[0].getsockname()[1], flush=True)
+        port = server.sockets[0].getsockname()[1]
+        print(f"Started HTTPService at 127.0.0.1:{port}", flush=True)
         await server.serve_forever()
 
     asyncio.run(main())
@@ -52,15 +55,21 @@ SERVER = textwrap.dedent(
 )
 
 
+def load(name: str) -> ModuleType:
+    """A script of the benchmarks, which are no package."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def server() -> Iterator[tuple[str, int]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        yield f"http://127.0.0.1:{port}", process.pid
-        process.kill()
+    with load("server_under_test").running([sys.executable, "-c", SERVER]) as started:
+        yield started.url, started.pid
 
 
 def require_generator(name: str) -> None:
@@ -131,14 +140,9 @@ def test_refused_requests_are_errors_and_fail_the_command(
     assert row["server_cpu_us"] is None
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def process_cpu() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("process_cpu", BENCHMARKS / "process_cpu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("process_cpu")
 
 
 def test_a_process_name_with_spaces_and_parentheses_is_skipped(process_cpu: ModuleType) -> None:
@@ -169,3 +173,34 @@ def test_a_process_that_is_gone_is_an_error(process_cpu: ModuleType) -> None:
         pass
     with pytest.raises(ProcessLookupError):
         process_cpu.tree_cpu_s(child.pid)
+
+
+def test_a_server_that_does_not_start_shows_its_log() -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no such repository')"]
+
+    with (
+        pytest.raises(RuntimeError, match="no such repository"),
+        load("server_under_test").running(command),
+    ):
+        pass
+
+
+def test_the_server_is_gone_afterwards(server: tuple[str, int]) -> None:
+    with load("server_under_test").running([sys.executable, "-c", SERVER]) as another:
+        assert another.url != server[0]
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(another.pid, 0)
+
+
+@pytest.mark.slow
+def test_the_models_of_the_benchmarks_run(tmp_path: Path) -> None:
+    load("make_models").write_repository(tmp_path)
+
+    for name, shape in (("mlp", (3, 64)), ("image", (2, 3, 224, 224))):
+        model = tmp_path / name / "1" / "model.onnx"
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        (output,) = session.run(["OUTPUT"], {"INPUT": np.ones(shape, np.float32)})
+        assert output.shape == (shape[0], 5)
+        assert np.isfinite(output).all()
+        assert (tmp_path / name / "config.pbtxt").is_file()
