@@ -1,0 +1,1 @@
+"""The HTTP/REST front end: sockets, framing and routes of the v2 protocol."""

@@ -1,0 +1,61 @@
+"""One request and the place for its answer, as handlers see them."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from naiad.frontends.http.response import Response
+from naiad.protocol.json_text import Buffer
+
+if TYPE_CHECKING:
+    from naiad.frontends.http.connection import Connection
+    from naiad.frontends.http.head import Head
+
+
+class Exchange:
+    """A request that waits for its answer.
+
+    Attributes:
+        head: method, route and headers.
+        text: the body, or its JSON part where a header length was given. Only valid until the
+            handler returns: the receive buffer is used again.
+        tail: what follows the JSON part; kept alive by whoever holds a view of it.
+        received_ns: when the request was complete, on the engine's clock.
+        on_lost: called if the client goes away before it was answered.
+    """
+
+    __slots__ = ("_connection", "head", "on_lost", "received_ns", "tail", "text")
+
+    def __init__(
+        self,
+        connection: "Connection",
+        head: "Head",
+        text: Buffer,
+        tail: Buffer,
+        received_ns: int,
+    ) -> None:
+        self._connection = connection
+        self.head = head
+        self.text = text
+        self.tail = tail
+        self.received_ns = received_ns
+        self.on_lost: Callable[[], None] | None = None
+
+    def respond(self, response: Response) -> None:
+        """Answer; without effect if the client has gone."""
+        self._connection.send(self, response.head, response.body)
+
+    def send(
+        self, head: bytes, body: bytes, tail: Sequence[Buffer] = (), tail_bytes: int = 0
+    ) -> None:
+        """Answer with a binary tail; without effect if the client has gone.
+
+        Args:
+            head: status line and headers but the length, each line ended.
+            body: sent before the tail.
+            tail: sent without being joined where it is large; unchanged until it is sent.
+            tail_bytes: its length.
+        """
+        self._connection.send(self, head, body, tail, tail_bytes)
+
+
+Handler = Callable[[Exchange], None]

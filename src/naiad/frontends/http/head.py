@@ -1,0 +1,214 @@
+"""The head of a request: parsed once by llhttp, then known by its bytes.
+
+Clients send the same head again and again, so the parsed form is kept and most requests cost one
+look-up. What is kept depends on nothing but the bytes and the server's options.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import httptools
+
+from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.http.response import TEXT, HttpError, Response, error_response
+from naiad.protocol.json_text import LIMIT_ADVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from naiad.frontends.http.exchange import Handler
+    from naiad.frontends.http.router import Router
+
+_MAX_CACHED_HEADS: Final = 1024
+# Longer heads are rare, and a client must not fill the cache's memory with them.
+_MAX_CACHED_BYTES: Final = 2048
+_HEADER_LENGTH: Final = re.compile(rb"[+-]?[0-9]{1,18}")
+_METHOD: Final = re.compile(rb"[A-Z]{1,20} ")
+_ABSOLUTE_TARGET: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+
+
+class Head:
+    """One parsed head; shared by all requests that begin with the same bytes.
+
+    Attributes:
+        handler: answers the request.
+        model_name: from the path; empty where the route has none.
+        version: from the path; -1 for the latest.
+        headers: by name in lower case; repeated ones joined by a comma.
+        content_length: of the body; 0 where none was announced.
+        header_length: bytes of JSON before the binary tail; None where no length was given.
+        is_chunked: the body comes in chunks and its length is unknown.
+        is_plain: nothing but a body of known length, so that the fast path may take it.
+        is_large: the body may be as large as any, although it has no binary tail.
+        is_head: the method is HEAD, whose answer has no body.
+        keep_alive: the client may send another request.
+        can_continue: interim answers may be sent (HTTP/1.1).
+        expects_continue: the client waits for one before it sends the body.
+        refusal: the answer where the head alone shows that the request can not be taken.
+    """
+
+    __slots__ = (
+        "can_continue",
+        "content_length",
+        "expects_continue",
+        "handler",
+        "header_length",
+        "headers",
+        "is_chunked",
+        "is_head",
+        "is_large",
+        "is_plain",
+        "keep_alive",
+        "model_name",
+        "refusal",
+        "version",
+    )
+
+    handler: "Handler"
+
+    def __init__(self) -> None:
+        self.model_name = ""
+        self.version = -1
+        self.headers: dict[bytes, bytes] = {}
+        self.content_length = 0
+        self.header_length: int | None = None
+        self.is_chunked = False
+        self.is_large = False
+        self.is_plain = True
+        self.is_head = False
+        self.keep_alive = True
+        self.can_continue = True
+        self.expects_continue = False
+        self.refusal: Response | None = None
+
+
+class HeadParser:
+    """Turns the bytes of heads into ``Head`` objects."""
+
+    def __init__(self, router: "Router", options: HttpOptions) -> None:
+        self._router = router
+        self._options = options
+        self._known: dict[bytes, Head] = {}
+        self.find: Callable[[bytes], Head | None] = self._known.get
+
+    def parse(self, raw: bytes) -> Head:
+        """Parse a head that ``find`` does not know.
+
+        Args:
+            raw: everything up to and including the empty line.
+
+        Raises:
+            HttpError: not HTTP, or over a limit; the connection can not go on.
+        """
+        # RFC 9112 2.2: empty lines before a request line are to be ignored.
+        head = self._build(raw.lstrip(b"\r\n"))
+        if len(raw) <= _MAX_CACHED_BYTES:
+            if len(self._known) >= _MAX_CACHED_HEADS:
+                self._known.clear()
+            self._known[raw] = head
+        return head
+
+    def _build(self, raw: bytes) -> Head:
+        collected = _Collected()
+        parser = httptools.HttpRequestParser(collected)
+        try:
+            parser.feed_data(raw)
+        except httptools.HttpParserUpgrade:
+            pass  # a server need not take up an offer to switch protocols
+        except httptools.HttpParserInvalidMethodError:
+            if _METHOD.match(raw):
+                raise HttpError(405, "Method Not Allowed") from None
+            raise HttpError(400, "Bad Request: the method is not valid") from None
+        except httptools.HttpParserError as error:
+            raise HttpError(400, f"Bad Request: {error}") from None
+        if not collected.is_complete:
+            raise HttpError(400, "Bad Request: the request line and headers do not end")
+        if len(collected.headers) > self._options.max_headers:
+            raise HttpError(
+                431, f"Request Header Fields Too Large: more than {self._options.max_headers}"
+            )
+        head = Head()
+        for name, value in collected.headers:
+            key = name.lower()
+            head.headers[key] = head.headers[key] + b", " + value if key in head.headers else value
+        method = parser.get_method()
+        head.is_head = method == b"HEAD"
+        head.can_continue = parser.get_http_version() != "1.0"
+        head.keep_alive = parser.should_keep_alive()
+        path = _ABSOLUTE_TARGET.sub(b"", collected.url, count=1).partition(b"?")[0]
+        self._router.resolve(method.decode(), path.decode("latin-1"), head)
+        self._read_framing(head)
+        return head
+
+    def _read_framing(self, head: Head) -> None:
+        headers = head.headers
+        # llhttp has refused lengths that are no number, are given twice, or come with chunks.
+        head.content_length = int(headers.get(b"content-length", b"0"))
+        head.is_chunked = b"transfer-encoding" in headers
+        head.expects_continue = b"expect" in headers and head.can_continue
+        if head.content_length > self._options.max_body_bytes:
+            head.refusal = error_response(
+                413,
+                f"request body of {head.content_length} bytes exceeds the maximum of "
+                f"{self._options.max_body_bytes} bytes",
+            )
+        else:
+            self._read_header_length(head)
+        head.is_plain = not (head.is_chunked or head.expects_continue or head.refusal)
+
+    def _read_header_length(self, head: Head) -> None:
+        text = head.headers.get(b"inference-header-content-length")
+        limit = self._options.max_input_bytes
+        if text is None:
+            if head.content_length > limit and not head.is_large:
+                head.refusal = _too_large("request JSON size of {} bytes", head, limit)
+            return
+        if _HEADER_LENGTH.fullmatch(text) is None:
+            head.refusal = error_response(
+                400,
+                f"Unable to parse Inference-Header-Content-Length, got: {text.decode('latin-1')}",
+                TEXT,
+            )
+            return
+        head.header_length = int(text)
+        if not head.is_chunked:
+            head.refusal = check_header_length(head, head.content_length)
+        if head.header_length == 0 and head.content_length > limit:
+            head.refusal = _too_large("Raw input has a byte_size ({} bytes) that", head, limit)
+
+
+def check_header_length(head: Head, body_bytes: int) -> Response | None:
+    """The refusal of a JSON header that can not lie in a body of ``body_bytes``, or None."""
+    if head.header_length is None or 0 <= head.header_length <= body_bytes:
+        return None
+    return error_response(
+        400,
+        f"inference header size should be in range (0, {body_bytes}), got: {head.header_length}",
+        TEXT,
+    )
+
+
+def _too_large(what: str, head: Head, limit: int) -> Response:
+    return error_response(
+        400,
+        f"{what.format(head.content_length)} exceeds the maximum allowed input size of {limit} "
+        f"bytes. {LIMIT_ADVICE}",
+    )
+
+
+class _Collected:
+    """What llhttp reports about one head."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_complete = False
+
+    def on_url(self, part: bytes) -> None:
+        self.url += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.is_complete = True

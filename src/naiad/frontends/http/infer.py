@@ -1,0 +1,141 @@
+"""The inference route."""
+
+from typing import Any, Final
+
+from naiad.errors import NaiadError
+from naiad.frontends.http.exchange import Exchange
+from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.http.response import (
+    JSON,
+    OCTETS,
+    TEXT,
+    error_response,
+    format_head,
+    naiad_error_response,
+)
+from naiad.frontends.http.router import MODEL, Route
+from naiad.frontends.serving import ServedModel, ServingEngine
+from naiad.inference.request import InferRequest
+from naiad.inference.response import InferResponse
+from naiad.protocol.binary_data import MalformedElementsError
+from naiad.protocol.requested_outputs import RequestedOutputs
+from naiad.protocol.v2_json import DecodeLimits, decode_infer_request
+from naiad.protocol.v2_json_response import InferResponseEncoder
+
+_JSON_HEAD: Final = format_head(200, JSON)
+_BINARY_HEAD: Final = format_head(200, OCTETS) + b"Inference-Header-Content-Length: %d\r\n"
+
+
+class InferHandler:
+    """Answers inference requests."""
+
+    def __init__(self, engine: ServingEngine[Any], options: HttpOptions) -> None:
+        self._engine = engine
+        self._limits = DecodeLimits(options.max_input_bytes)
+        self._encoders: dict[tuple[str, int], InferResponseEncoder] = {}
+
+    def routes(self) -> list[Route]:
+        """The routes of this noun."""
+        return [Route(MODEL + r"/infer", {"POST": self.infer}, TEXT)]
+
+    def infer(self, exchange: Exchange) -> None:
+        """Decode a request and give it to the engine."""
+        head = exchange.head
+        if b"content-encoding" in head.headers and _is_encoded(head.headers[b"content-encoding"]):
+            exchange.respond(error_response(501, "Unsupported compression type", TEXT))
+            return
+        try:
+            model = self._engine.find(head.model_name, head.version)
+        except NaiadError as error:
+            exchange.respond(naiad_error_response(error, TEXT))
+            return
+        if model.signature.is_decoupled:
+            exchange.respond(
+                error_response(
+                    501,
+                    "HTTP end point doesn't support models with decoupled transaction policy",
+                    TEXT,
+                )
+            )
+            return
+        call = InferCall(self, exchange, model)
+        try:
+            request, call.outputs = decode_infer_request(
+                model.signature,
+                exchange.text,
+                exchange.tail,
+                self._limits,
+                call.on_response,
+                exchange.received_ns,
+            )
+            call.request = request
+            self._engine.infer(model, request)
+        except NaiadError as error:
+            # Triton leaves the inside of BYTES tensors to the backend, whose errors are plain text.
+            is_late = isinstance(error, MalformedElementsError)
+            exchange.respond(naiad_error_response(error, TEXT if is_late else JSON))
+            return
+        exchange.on_lost = call.cancel
+
+    def encoder(self, model: ServedModel) -> InferResponseEncoder:
+        """The encoder for the answers of ``model``."""
+        key = (model.name, model.version)
+        encoder = self._encoders.get(key)
+        if encoder is None:
+            encoder = self._encoders[key] = InferResponseEncoder(
+                model.name,
+                model.version,
+                model.labels,
+                has_batch_axis=model.signature.max_batch_size > 0,
+            )
+        return encoder
+
+    def cancel(self, model: ServedModel, request: InferRequest) -> None:
+        """The client of ``request`` went away."""
+        self._engine.cancel(model, request)
+
+
+class InferCall:
+    """One request on its way through the engine.
+
+    Attributes:
+        request: what the engine has.
+        outputs: how the client wants the answer.
+    """
+
+    __slots__ = ("_exchange", "_handler", "_model", "outputs", "request")
+
+    request: InferRequest
+    outputs: RequestedOutputs
+
+    def __init__(self, handler: InferHandler, exchange: Exchange, model: ServedModel) -> None:
+        self._handler = handler
+        self._exchange = exchange
+        self._model = model
+
+    def on_response(self, response: InferResponse) -> None:
+        """Encode and send; the engine's callback."""
+        exchange = self._exchange
+        error = response.error
+        if error is None:
+            try:
+                body, tail, tail_bytes = self._handler.encoder(self._model).encode(
+                    response, self.outputs
+                )
+            except NaiadError as refused:
+                error = refused
+            else:
+                if tail_bytes:
+                    exchange.send(_BINARY_HEAD % len(body), body, tail, tail_bytes)
+                else:
+                    exchange.send(_JSON_HEAD, body)
+                return
+        exchange.respond(naiad_error_response(error, TEXT))
+
+    def cancel(self) -> None:
+        """The client went away."""
+        self._handler.cancel(self._model, self.request)
+
+
+def _is_encoded(content_encoding: bytes) -> bool:
+    return content_encoding.strip() not in {b"", b"identity"}

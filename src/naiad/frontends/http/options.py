@@ -1,0 +1,41 @@
+"""Settings of the HTTP front end."""
+
+from dataclasses import dataclass
+
+from naiad.protocol.v2_json import DEFAULT_MAX_INPUT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """Where the server listens and what it accepts.
+
+    Attributes:
+        address: to listen on.
+        port: 0 takes a free one.
+        reuse_port: several processes may listen on the port.
+        max_input_bytes: of JSON text, of one tensor given as JSON, and of a raw request.
+        max_body_bytes: of any body.
+        max_head_bytes: of the request line and the headers together.
+        max_headers: header lines of a request.
+        max_chunks: non-empty chunks of a chunked body; Triton's limit.
+        read_timeout_s: for a request to arrive, once its first byte is there, on top of what a
+            client of the slowest accepted speed needs.
+        min_read_bytes_per_s: that speed.
+        write_timeout_s: for a client to take some more of an answer.
+        linger_s: how long a refused client may go on sending before it is cut off.
+        backlog: connections that the kernel keeps while the loop is busy; Triton's number.
+    """
+
+    address: str = "0.0.0.0"  # noqa: S104 - a server is there to be reached, as Triton's is
+    port: int = 8000
+    reuse_port: bool = False
+    max_input_bytes: int = DEFAULT_MAX_INPUT_BYTES
+    max_body_bytes: int = 2 << 30
+    max_head_bytes: int = 32 << 10
+    max_headers: int = 100
+    max_chunks: int = 65536
+    read_timeout_s: float = 30.0
+    min_read_bytes_per_s: int = 16 << 10
+    write_timeout_s: float = 60.0
+    linger_s: float = 2.0
+    backlog: int = 1024

@@ -1,0 +1,105 @@
+"""Routes of the model repository extension: index, load, unload."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from naiad.errors import NaiadError
+from naiad.frontends.http.exchange import Exchange
+from naiad.frontends.http.response import (
+    JSON,
+    Response,
+    error_response,
+    format_head,
+    naiad_error_response,
+)
+from naiad.frontends.http.router import Route
+from naiad.frontends.serving import ServingEngine
+from naiad.protocol.v2_metadata import (
+    decode_index_request,
+    decode_load_request,
+    decode_unload_request,
+    encode_index,
+)
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+_MODEL: Final = r"/models/(?P<model>[^/]+)"
+
+
+class RepositoryHandlers:
+    """Answers what is in the repository, and changes what serves.
+
+    These requests take long, so each has a task; a client that goes away does not stop a load.
+    """
+
+    def __init__(self, engine: ServingEngine[Any]) -> None:
+        self._engine = engine
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def routes(self) -> list[Route]:
+        """The routes of this noun."""
+        return [
+            # Any repository may be named and means the same: Triton has one index.
+            Route(r"/v2/repository(?:/[^/]+)?/index", {"POST": self.index}),
+            Route(rf"/v2/repository{_MODEL}/load", {"POST": self.load}, is_large=True),
+            Route(rf"/v2/repository{_MODEL}/unload", {"POST": self.unload}),
+            Route(
+                rf"/v2/repository/[^/]+{_MODEL}/(?:load|unload)", {"POST": self.refuse_repository}
+            ),
+        ]
+
+    def index(self, exchange: Exchange) -> None:
+        """Every model with its versions and states."""
+
+        async def read(*, ready_only: bool) -> bytes:
+            return encode_index(await self._engine.index(ready_only=ready_only))
+
+        self._start(exchange, lambda: read(ready_only=decode_index_request(exchange.text)))
+
+    def load(self, exchange: Exchange) -> None:
+        """Load or reload a model, perhaps with another config or other files."""
+
+        def begin() -> Awaitable[None]:
+            config_json, files = decode_load_request(exchange.text)
+            return self._engine.load_model(exchange.head.model_name, config_json, files)
+
+        self._start(exchange, begin)
+
+    def unload(self, exchange: Exchange) -> None:
+        """Stop serving a model."""
+
+        def begin() -> Awaitable[None]:
+            unload_dependents = decode_unload_request(exchange.text)
+            return self._engine.unload_model(
+                exchange.head.model_name, unload_dependents=unload_dependents
+            )
+
+        self._start(exchange, begin)
+
+    def refuse_repository(self, exchange: Exchange) -> None:
+        """Models of one named repository can not be controlled, as in Triton."""
+        exchange.respond(error_response(501, "'repository_name' specification is not supported"))
+
+    def _start(self, exchange: Exchange, begin: Callable[[], Awaitable[bytes | None]]) -> None:
+        try:
+            work = begin()
+        except NaiadError as error:
+            exchange.respond(naiad_error_response(error))
+            return
+        task = asyncio.ensure_future(_answer(exchange, work))
+        self._tasks.add(task)  # the loop itself holds tasks only weakly
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _answer(exchange: Exchange, work: Awaitable[bytes | None]) -> None:
+    try:
+        body = await work
+    except NaiadError as error:
+        exchange.respond(naiad_error_response(error))
+    except Exception:
+        _LOGGER.exception("request for the model repository failed")
+        exchange.respond(error_response(500, "internal error; the server's log says more"))
+    else:
+        exchange.respond(Response(format_head(200, JSON), body or b""))

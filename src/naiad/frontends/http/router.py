@@ -1,0 +1,99 @@
+"""Routes: paths as Triton matches them.
+
+A path is compared as it was sent: no percent-decoding, no trailing slash, and a version is digits.
+Source: the regular expressions in Triton's http_server.cc.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from naiad.frontends.http.response import JSON, TEXT, error_response
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from naiad.frontends.http.exchange import Exchange, Handler
+    from naiad.frontends.http.head import Head
+
+MODEL: Final = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+
+_MAX_VERSION: Final = (1 << 63) - 1
+
+
+class Route:
+    """A path and who answers on it.
+
+    Attributes:
+        path: regular expression of the whole path; its groups ``model`` and ``version`` go into
+            the head.
+        handlers: by method.
+        content_type: of the error for another method, which Triton does not give one type.
+        is_large: a body may be as large as any.
+    """
+
+    __slots__ = ("content_type", "handlers", "is_large", "path")
+
+    def __init__(
+        self,
+        path: str,
+        handlers: "Mapping[str, Handler]",
+        content_type: bytes = JSON,
+        *,
+        is_large: bool = False,
+    ) -> None:
+        self.path = re.compile(path)
+        self.handlers = handlers
+        self.content_type = content_type
+        self.is_large = is_large
+
+
+class Router:
+    """Finds the handler of a request; the first route that matches decides."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        self._routes = routes
+
+    def resolve(self, method: str, path: str, head: "Head") -> None:
+        """Put handler, model name and version into ``head``."""
+        for route in self._routes:
+            match = route.path.fullmatch(path)
+            if match is None:
+                continue
+            groups = match.groupdict()
+            head.model_name = groups.get("model") or ""
+            head.is_large = route.is_large
+            version = groups.get("version")
+            if version is not None and int(version) > _MAX_VERSION:
+                head.handler = _bad_version(version, route.content_type)
+                return
+            head.version = -1 if version is None else int(version)
+            head.handler = route.handlers.get(method) or _wrong_method(route.content_type)
+            return
+        head.handler = _not_found
+
+
+def _not_found(exchange: "Exchange") -> None:
+    exchange.respond(error_response(404, "Not Found", TEXT))
+
+
+def _wrong_method(content_type: bytes) -> "Handler":
+    response = error_response(405, "Method Not Allowed", content_type)
+
+    def refuse(exchange: "Exchange") -> None:
+        exchange.respond(response)
+
+    return refuse
+
+
+def _bad_version(version: str, content_type: bytes) -> "Handler":
+    response = error_response(
+        400,
+        f"failed to get model version from specified version string '{version}' (details: stol), "
+        "version should be an integral value > 0",
+        content_type,
+    )
+
+    def refuse(exchange: "Exchange") -> None:
+        exchange.respond(response)
+
+    return refuse

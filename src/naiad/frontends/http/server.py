@@ -1,0 +1,116 @@
+"""The HTTP server: a listening socket and its connections."""
+
+import asyncio
+from typing import Any
+
+from naiad.errors import UnavailableError
+from naiad.frontends.byte_budget import ByteBudget
+from naiad.frontends.http.connection import Connection
+from naiad.frontends.http.context import ConnectionContext
+from naiad.frontends.http.head import HeadParser
+from naiad.frontends.http.health import HealthHandlers
+from naiad.frontends.http.infer import InferHandler
+from naiad.frontends.http.metadata import MetadataHandlers
+from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.http.repository import RepositoryHandlers
+from naiad.frontends.http.router import Router
+from naiad.frontends.serving import ServingEngine
+
+_SWEEP_INTERVAL_S = 1.0
+
+
+class HttpServer:
+    """Serves the v2 protocol over HTTP/1.1 on one port; lives on one event loop."""
+
+    def __init__(
+        self, engine: ServingEngine[Any], options: HttpOptions, budget: ByteBudget
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._budget = budget
+        self._server: asyncio.Server | None = None
+        self._context: ConnectionContext | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Listen; returns when connections are accepted.
+
+        Raises:
+            UnavailableError: the address can not be listened on.
+        """
+        options = self._options
+        engine = self._engine
+        loop = asyncio.get_running_loop()
+        # The infer route first: what is asked most is found with one comparison.
+        router = Router(
+            InferHandler(engine, options).routes()
+            + HealthHandlers(engine).routes()
+            + MetadataHandlers(engine).routes()
+            + RepositoryHandlers(engine).routes()
+        )
+        context = ConnectionContext(
+            loop, options, HeadParser(router, options), self._budget, engine.now_ns
+        )
+        try:
+            self._server = await loop.create_server(
+                lambda: Connection(context),
+                options.address,
+                options.port,
+                backlog=options.backlog,
+                reuse_port=options.reuse_port or None,
+            )
+        except OSError as error:
+            raise UnavailableError(
+                f"Socket '{options.address}:{options.port}' can not be listened on: "
+                f"{error.strerror or error}"
+            ) from error
+        self._context = context
+        self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._check_times, context)
+
+    @property
+    def address(self) -> str:
+        """What it listens on."""
+        return self._options.address
+
+    @property
+    def port(self) -> int:
+        """The port; the one that was taken where the options left it open."""
+        if self._server is None:
+            return self._options.port
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Accept nothing more, finish what is under way, close idle connections.
+
+        Returns:
+            Whether every connection was done in time; the others stay open until ``close``.
+        """
+        context = self._context
+        if self._server is None or context is None:
+            return True
+        self._server.close()
+        for connection in tuple(context.connections):
+            connection.drain()
+        done = context.all_closed()
+        try:
+            await asyncio.wait_for(done, timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close everything at once."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._server is not None:
+            self._server.close()
+        if self._context is not None:
+            for connection in tuple(self._context.connections):
+                connection.abort()
+
+    def _check_times(self, context: ConnectionContext) -> None:
+        now_ns = context.now_ns()
+        for connection in tuple(context.connections):
+            connection.check_time(now_ns)
+        self._sweep = context.loop.call_later(_SWEEP_INTERVAL_S, self._check_times, context)

@@ -1,0 +1,107 @@
+"""The binary data extension: BYTES elements, and the tail of tensors behind a JSON header.
+
+Source: Triton's extension_binary_data.md. A BYTES element is four bytes of little-endian length,
+then the bytes; elements follow each other in row-major order.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from naiad.errors import InvalidArgumentError
+from naiad.inference.datatypes import BOOL, BYTES, Datatype
+from naiad.protocol.json_text import Buffer
+
+_LENGTH: Final = struct.Struct("<I")
+# A tensor that starts at an odd address is slower to read; copying a small one costs less than
+# every later pass over it. A large one is placed well by whoever received the body.
+_REALIGN_BYTES: Final = 1 << 20
+
+
+class MalformedElementsError(InvalidArgumentError):
+    """The lengths inside a BYTES tensor do not fit its bytes."""
+
+
+def decode_elements(data: Buffer, input_name: str) -> list[bytes]:
+    """Split the bytes of a BYTES tensor into its elements.
+
+    Raises:
+        MalformedElementsError: a length indicator or an element is cut off.
+    """
+    elements: list[bytes] = []
+    append = elements.append
+    view = memoryview(data)
+    end = len(view)
+    position = 0
+    unpack = _LENGTH.unpack_from
+    while position < end:
+        start = position + 4
+        if start > end:
+            raise MalformedElementsError(
+                f"incomplete string length indicator for inference input '{input_name}', "
+                f"expecting 4 bytes but only {end - position} bytes available"
+            )
+        (length,) = unpack(view, position)
+        position = start + length
+        if position > end:
+            raise MalformedElementsError(
+                f"incomplete string data for inference input '{input_name}', expecting string of "
+                f"length {length} but only {end - start} bytes available"
+            )
+        append(view[start:position].tobytes())
+    return elements
+
+
+def encode_elements(elements: npt.NDArray[np.object_]) -> bytes:
+    """The wire form of a BYTES tensor, whose elements are ``bytes``."""
+    pack = _LENGTH.pack
+    parts: list[bytes] = []
+    for element in elements.ravel().tolist():
+        parts.append(pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def view_tensor(
+    datatype: Datatype, shape: Sequence[int], data: Buffer, offset: int
+) -> npt.NDArray[Any]:
+    """An array over ``data`` from ``offset`` on, which holds at least as many bytes as it needs.
+
+    Returns:
+        A read-only view where ``data`` is read-only; a copy only of what is small and badly
+        aligned, or of BOOL bytes other than 0 and 1, which numpy may not hold.
+    """
+    array: npt.NDArray[Any] = np.ndarray(shape, datatype.dtype, data, offset)
+    if not array.flags.aligned and array.nbytes <= _REALIGN_BYTES:
+        return array.copy()
+    if datatype is BOOL:
+        raw = array.view(np.uint8)
+        if raw.size and raw.max() > 1:
+            array = raw != 0
+    return array
+
+
+def arrange_elements(elements: list[bytes], shape: Sequence[int]) -> npt.NDArray[np.object_]:
+    """BYTES elements, as many as ``shape`` says, as an array of that shape."""
+    # np.array would make fixed-width strings of them and lose trailing NULs.
+    array = np.empty(len(elements), np.object_)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+def encode_tensor(datatype: Datatype, data: npt.NDArray[Any]) -> tuple[Buffer, int]:
+    """The wire form of a tensor and its length in bytes.
+
+    Returns:
+        A view of ``data`` unless it is BYTES; the caller keeps it until it is sent.
+    """
+    if datatype is BYTES:
+        encoded = encode_elements(data)
+        return encoded, len(encoded)
+    size = data.nbytes
+    if size == 0:
+        return b"", 0
+    return data.reshape(-1).view(np.uint8).data, size

@@ -1,0 +1,433 @@
+"""Inference requests of the v2 protocol as JSON, with or without a binary tail.
+
+Sources: KServe's inference_rest.md and Triton's extension_{binary_data, classification, parameters,
+schedule_policy, sequence, shared_memory}.md. Error texts begin as Triton's; the class is always
+"invalid argument" where the request is at fault, while Triton calls some of these internal errors.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+from naiad.errors import InvalidArgumentError, NotFoundError
+from naiad.inference.datatypes import BY_NAME, BYTES, Datatype
+from naiad.inference.request import InferRequest, ParameterValue, ResponseCallback
+from naiad.inference.tensor import Tensor
+from naiad.model_config.signature import ModelSignature
+from naiad.protocol.binary_data import arrange_elements, decode_elements, view_tensor
+from naiad.protocol.json_data import decode_data, encode_strings, flatten
+from naiad.protocol.json_text import (
+    LIMIT_ADVICE,
+    Buffer,
+    missing_member,
+    parse_json,
+    wrong_type,
+)
+from naiad.protocol.raw_request import decode_raw_request
+from naiad.protocol.requested_outputs import (
+    ALL_AS_BINARY,
+    ALL_AS_JSON,
+    AS_BINARY,
+    AS_JSON,
+    OutputOptions,
+    RequestedOutputs,
+)
+
+DEFAULT_MAX_INPUT_BYTES: Final = 64 << 20  # Triton's --http-max-input-size
+
+# numpy 1.x stops here; no model comes near.
+_MAX_RANK: Final = 32
+_MAX_ELEMENTS: Final = (1 << 63) - 1
+_MAX_UINT64: Final = (1 << 64) - 1
+
+# What an input says about itself: name, datatype, shape, number of elements.
+_Declaration = tuple[str, Datatype, list[int], int]
+
+
+class SharedMemoryRegions(Protocol):
+    """Where tensors lie that do not travel in the body."""
+
+    def view(self, name: str, offset: int, byte_size: int) -> memoryview:
+        """The bytes of a registered region.
+
+        Raises:
+            NaiadError: no such region, or the range is not inside it.
+        """
+        ...
+
+
+class DecodeLimits:
+    """What a request may bring, and where its shared memory is.
+
+    Attributes:
+        max_input_bytes: of the JSON text, of one tensor given as JSON, and of a raw request.
+            Tensors of the binary tail are bounded by the body alone.
+        regions: None while no region can be registered.
+    """
+
+    __slots__ = ("max_input_bytes", "regions")
+
+    def __init__(
+        self,
+        max_input_bytes: int = DEFAULT_MAX_INPUT_BYTES,
+        regions: SharedMemoryRegions | None = None,
+    ) -> None:
+        self.max_input_bytes = max_input_bytes
+        self.regions = regions
+
+
+def decode_infer_request(
+    signature: ModelSignature,
+    text: Buffer,
+    tail: Buffer,
+    limits: DecodeLimits,
+    on_response: ResponseCallback,
+    received_ns: int,
+) -> tuple[InferRequest, RequestedOutputs]:
+    """Decode a request body.
+
+    Args:
+        signature: of the model that is asked; its tensors are looked up for a raw request only.
+        text: the JSON header, or the whole body where there is no tail; read only while the call
+            lasts. An empty one makes the tail a raw request: the whole body is the one input.
+        tail: the binary tensors; the decoded inputs are views of it and keep it alive.
+        limits: checked before anything is allocated.
+        on_response: goes into the request.
+        received_ns: goes into the request.
+
+    Returns:
+        The request, whose inputs are not yet held against the signature, and how it wants its
+        outputs.
+
+    Raises:
+        InvalidArgumentError: the body is wrong; the text says where.
+        NotFoundError: it names a shared memory region that does not exist.
+    """
+    if len(text) == 0:
+        request = decode_raw_request(
+            signature, tail, limits.max_input_bytes, on_response, received_ns
+        )
+        return request, ALL_AS_BINARY
+    if len(text) > limits.max_input_bytes:
+        raise InvalidArgumentError(
+            f"request JSON size of {len(text)} bytes exceeds the maximum allowed input size of "
+            f"{limits.max_input_bytes} bytes. {LIMIT_ADVICE}"
+        )
+    document = parse_json(text)
+    if type(document) is not dict:
+        raise missing_member("inputs")
+    request_id = document.get("id", "")
+    if type(request_id) is not str:
+        raise wrong_type("id", "string")
+    entries = document.get("inputs")
+    if type(entries) is not list:
+        raise (
+            missing_member("inputs") if "inputs" not in document else wrong_type("inputs", "array")
+        )
+    decoder = _Decoder(signature.name, request_id, tail, limits)
+    inputs = decoder.decode_inputs(entries)
+    request = InferRequest(request_id, inputs, None, on_response, received_ns)
+    is_binary = False
+    parameters = document.get("parameters")
+    if parameters is not None:
+        is_binary = _decode_parameters(request, parameters)
+    if "outputs" not in document:
+        return request, ALL_AS_BINARY if is_binary else ALL_AS_JSON
+    return request, decoder.decode_outputs(request, document["outputs"], is_binary=is_binary)
+
+
+class _Decoder:
+    """The parts of one request that need its name, its tail or the limits."""
+
+    __slots__ = ("_limits", "_model_name", "_position", "_request_id", "_tail")
+
+    def __init__(
+        self, model_name: str, request_id: str, tail: Buffer, limits: DecodeLimits
+    ) -> None:
+        self._model_name = model_name
+        self._request_id = request_id
+        self._tail = tail
+        self._limits = limits
+        self._position = 0
+
+    def decode_inputs(self, entries: list[Any]) -> dict[str, Tensor]:
+        inputs: dict[str, Tensor] = {}
+        for entry in entries:
+            tensor = self._decode_input(entry)
+            if tensor.name in inputs:
+                raise InvalidArgumentError(f"input '{tensor.name}' already exists in request")
+            inputs[tensor.name] = tensor
+        if self._position != len(self._tail):
+            raise InvalidArgumentError(
+                f"unexpected additional input data for model '{self._model_name}'"
+            )
+        return inputs
+
+    def _decode_input(self, entry: Any) -> Tensor:
+        if type(entry) is not dict:
+            # rapidjson finds no members in what is no object, and that is what Triton says.
+            raise _no_source(()) if type(entry) is list else missing_member("name")
+        name = _string(entry, "name")
+        datatype = BY_NAME.get(_string(entry, "datatype"))
+        if datatype is None:
+            raise InvalidArgumentError(f"invalid datatype for input {name}")
+        shape, count = _decode_shape(entry, name)
+        what = (name, datatype, shape, count)
+        parameters = entry.get("parameters")
+        if parameters is not None:
+            if type(parameters) is not dict:
+                raise wrong_type("parameters", "object")
+            if "shared_memory_region" in parameters:
+                return self._decode_shared_memory(entry, parameters, what)
+            size = parameters.get("binary_data_size")
+            if size is not None:
+                if "data" in entry:
+                    raise _no_source(("data", "binary_data_size"))
+                return self._decode_binary(self._tail, self._advance(size, name), size, what)
+        return self._decode_json(entry, what)
+
+    def _advance(self, size: object, name: str) -> int:
+        """Take ``size`` bytes of the tail and return where they start."""
+        if type(size) is not int or size < 0:
+            raise wrong_type("binary_data_size", "unsigned-integer")
+        start = self._position
+        missing = start + size - len(self._tail)
+        if missing > 0:
+            raise InvalidArgumentError(
+                f"unexpected size for input '{name}', expecting {missing} additional bytes for "
+                f"model '{self._model_name}'"
+            )
+        self._position = start + size
+        return start
+
+    def _decode_shared_memory(
+        self, entry: dict[str, Any], parameters: dict[str, Any], what: _Declaration
+    ) -> Tensor:
+        others = [key for key in ("data",) if key in entry]
+        others += [key for key in ("binary_data_size",) if key in parameters]
+        if others:
+            raise _no_source((*others, "shared_memory_region"))
+        region = self._view_region(parameters)
+        return self._decode_binary(region, 0, len(region), what)
+
+    def _view_region(self, parameters: dict[str, Any]) -> memoryview:
+        name = _string(parameters, "shared_memory_region")
+        offset = _unsigned(parameters, "shared_memory_offset", default=0)
+        byte_size = _unsigned(parameters, "shared_memory_byte_size")
+        regions = self._limits.regions
+        if regions is None:
+            raise NotFoundError(f"Unable to find shared memory region: '{name}'")
+        return regions.view(name, offset, byte_size)
+
+    def _decode_json(self, entry: dict[str, Any], what: _Declaration) -> Tensor:
+        name, datatype, shape, count = what
+        if "data" not in entry:
+            raise _no_source(())
+        byte_size = count * datatype.byte_size
+        if byte_size > self._limits.max_input_bytes:
+            raise InvalidArgumentError(
+                f"JSON input '{name}' has a byte_size ({byte_size} bytes) that exceeds the maximum "
+                f"allowed value of {self._limits.max_input_bytes} bytes. {LIMIT_ADVICE}"
+            )
+        data = entry["data"]
+        if datatype is BYTES:
+            elements = encode_strings(*flatten(data))
+            self._check_element_count(name, count, len(elements))
+            return Tensor(name, datatype, shape, arrange_elements(elements, shape))
+        return Tensor(name, datatype, shape, decode_data(data, datatype, shape, count, name))
+
+    def _decode_binary(self, data: Buffer, start: int, size: int, what: _Declaration) -> Tensor:
+        name, datatype, shape, count = what
+        if datatype is BYTES:
+            elements = decode_elements(memoryview(data)[start : start + size], name)
+            self._check_element_count(name, count, len(elements))
+            return Tensor(name, datatype, shape, arrange_elements(elements, shape))
+        if count * datatype.byte_size != size:
+            raise InvalidArgumentError(
+                f"{self._label()}input byte size mismatch for input '{name}' for model "
+                f"'{self._model_name}'. Expected {count * datatype.byte_size}, got {size}"
+            )
+        return Tensor(name, datatype, shape, view_tensor(datatype, shape, data, start))
+
+    def _check_element_count(self, name: str, expected: int, got: int) -> None:
+        subject = f"inference input '{name}' for model '{self._model_name}'"
+        if got < expected:
+            raise InvalidArgumentError(
+                f"{self._label()}expected {expected} string elements for {subject}, got {got}"
+            )
+        if got > expected:
+            raise InvalidArgumentError(
+                f"{self._label()}unexpected number of string elements {got} for {subject}, "
+                f"expecting {expected}"
+            )
+
+    def _label(self) -> str:
+        return f"[request id: {self._request_id or '<id_unknown>'}] "
+
+    def decode_outputs(
+        self, request: InferRequest, entries: Any, *, is_binary: bool
+    ) -> RequestedOutputs:
+        if type(entries) is not list:
+            raise wrong_type("outputs", "array")
+        default = ALL_AS_BINARY if is_binary else ALL_AS_JSON
+        if not entries:  # Triton computes all outputs for an empty list
+            return default
+        by_name: dict[str, OutputOptions] = {}
+        for entry in entries:
+            if type(entry) is not dict:
+                raise missing_member("name")
+            name = _string(entry, "name")
+            parameters = entry.get("parameters")
+            by_name[name] = (
+                default.default
+                if parameters is None
+                else self._decode_output_options(parameters, is_binary=is_binary)
+            )
+        # An output that is named twice is computed once, as by Triton.
+        request.output_names = tuple(by_name)
+        return RequestedOutputs(default.default, by_name)
+
+    def _decode_output_options(self, parameters: Any, *, is_binary: bool) -> OutputOptions:
+        if type(parameters) is not dict:
+            raise wrong_type("parameters", "object")
+        if "binary_data" in parameters:
+            is_binary = _boolean(parameters, "binary_data")
+        if "classification" not in parameters and "shared_memory_region" not in parameters:
+            return AS_BINARY if is_binary else AS_JSON
+        classification = 0
+        if "classification" in parameters:
+            classification = parameters["classification"]
+            if type(classification) is not int or classification < 0:
+                raise wrong_type("classification", "unsigned-integer", verb="set")
+        if "shared_memory_region" not in parameters:
+            return OutputOptions(is_binary=is_binary, classification=classification)
+        if "classification" in parameters:
+            raise InvalidArgumentError(
+                "Output can't set both 'shared_memory_region' and 'classification'"
+            )
+        if parameters.get("binary_data"):
+            raise InvalidArgumentError(
+                "Output can't set both 'shared_memory_region' and 'binary_data'"
+            )
+        return OutputOptions(is_binary=True, region=self._view_region(parameters))
+
+
+def _decode_shape(entry: dict[str, Any], name: str) -> tuple[list[int], int]:
+    """The shape of an input and the number of its elements, at no cost in memory."""
+    shape = entry.get("shape")
+    if type(shape) is not list:
+        raise missing_member("shape") if "shape" not in entry else wrong_type("shape", "array")
+    for dim in shape:
+        if type(dim) is not int or dim < 0:
+            raise wrong_type("shape", "unsigned-integer")
+    count = prod(shape)
+    if count > _MAX_ELEMENTS or (count == 0 and prod(filter(None, shape)) > _MAX_ELEMENTS):
+        raise InvalidArgumentError(
+            f"shape [{','.join(map(str, shape[:_MAX_RANK]))}] of input '{name}' causes total "
+            f"element count to exceed maximum size of {_MAX_ELEMENTS}"
+        )
+    if len(shape) > _MAX_RANK:
+        raise InvalidArgumentError(
+            f"shape of input '{name}' has {len(shape)} dimensions, the limit is {_MAX_RANK}"
+        )
+    return shape, count
+
+
+def _string(entry: dict[str, Any], key: str) -> str:
+    value = entry.get(key)
+    if type(value) is not str:
+        raise missing_member(key) if key not in entry else wrong_type(key, "string")
+    return value
+
+
+def _boolean(entry: dict[str, Any], key: str) -> bool:
+    value = entry[key]
+    if type(value) is not bool:
+        raise wrong_type(key, "boolean")
+    return value
+
+
+def _unsigned(entry: dict[str, Any], key: str, *, default: int | None = None) -> int:
+    value = entry.get(key, default)
+    if type(value) is not int or not 0 <= value <= _MAX_UINT64:
+        raise missing_member(key) if key not in entry else wrong_type(key, "unsigned-integer")
+    return value
+
+
+def _no_source(given: Sequence[str]) -> InvalidArgumentError:
+    fields = " ".join(f"'{name}'" for name in given)
+    return InvalidArgumentError(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in "
+        "'parameters', 'shared_memory_region' in 'parameters'. But "
+        + (f"set {fields}" if given else "no field is set")
+    )
+
+
+def _decode_parameters(request: InferRequest, parameters: Any) -> bool:
+    """Put the request's parameters in their places; returns ``binary_data_output``."""
+    if type(parameters) is not dict:
+        raise wrong_type("parameters", "object")
+    is_binary = False
+    for key, value in parameters.items():
+        if key == "binary_data_output":
+            is_binary = _boolean(parameters, key)
+            continue
+        place = _PARAMETERS.get(key)
+        if place is not None:
+            place(request, parameters)
+        else:
+            if request.parameters is None:
+                request.parameters = {}
+            request.parameters[key] = _custom_parameter(key, value)
+    return is_binary
+
+
+def _set_sequence_id(request: InferRequest, parameters: dict[str, Any]) -> None:
+    value = parameters["sequence_id"]
+    is_number = type(value) is int and 0 <= value <= _MAX_UINT64
+    if not is_number and type(value) is not str:
+        raise wrong_type("sequence_id", "string")
+    request.correlation_id = value
+
+
+def _set_sequence_start(request: InferRequest, parameters: dict[str, Any]) -> None:
+    request.sequence_start = _boolean(parameters, "sequence_start")
+
+
+def _set_sequence_end(request: InferRequest, parameters: dict[str, Any]) -> None:
+    request.sequence_end = _boolean(parameters, "sequence_end")
+
+
+def _set_priority(request: InferRequest, parameters: dict[str, Any]) -> None:
+    request.priority = _unsigned(parameters, "priority")
+
+
+def _set_timeout(request: InferRequest, parameters: dict[str, Any]) -> None:
+    request.timeout_us = _unsigned(parameters, "timeout")
+
+
+_PARAMETERS: Final[Mapping[str, Callable[[InferRequest, dict[str, Any]], None]]] = MappingProxyType(
+    {
+        "sequence_id": _set_sequence_id,
+        "sequence_start": _set_sequence_start,
+        "sequence_end": _set_sequence_end,
+        "priority": _set_priority,
+        "timeout": _set_timeout,
+    }
+)
+
+
+def _custom_parameter(key: str, value: object) -> ParameterValue:
+    if key.startswith("triton_"):
+        raise InvalidArgumentError(
+            "parameter keys starting with 'triton_' are reserved for Triton usage and should not "
+            "be specified."
+        )
+    if isinstance(value, bool | float | str):
+        return value
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return value
+    raise InvalidArgumentError(
+        f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
