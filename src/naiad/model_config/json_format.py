@@ -110,7 +110,9 @@ def _float_to_json(number: float) -> float | int | str:
         return "NaN"
     if number in {float("inf"), float("-inf")}:
         return "Infinity" if number > 0 else "-Infinity"
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+    # Whole numbers are written without a fraction, as C++ writes them; -0.0 has no integer.
+    is_whole = number.is_integer() and abs(number) < 2**53 and str(number) != "-0.0"
+    return int(number) if is_whole else number
 
 
 def _checked_message(

@@ -143,14 +143,17 @@ def _ordered(descriptor: Descriptor) -> list[FieldDescriptor]:
 def _format_fields(message: Message) -> list[str]:
     """The lines of a message's fields, without the braces around them."""
     lines: list[str] = []
+    present = {field.number for field, _ in message.ListFields()}
     for field in _ordered(cast("Descriptor", message.DESCRIPTOR)):
+        if field.number not in present:
+            continue
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             for key in sorted(value):
                 lines += _format_map_entry(field.name, field.message_type, key, value[key])
         elif field.is_repeated:
             lines += _format_list(field, value)
-        elif message.HasField(field.name) if field.has_presence else value != field.default_value:
+        else:
             lines += _format_single(field, value)
     return lines
 
@@ -168,8 +171,6 @@ def _format_single(field: FieldDescriptor, value: Any) -> list[str]:
 
 
 def _format_list(field: FieldDescriptor, values: Sequence[Any]) -> list[str]:
-    if not values:
-        return []
     if field.message_type is None:
         return [f"{field.name}: [ {', '.join(_scalar(field, value) for value in values)} ]"]
     return [f"{field.name} [", *_indented(_comma_separated(values)), "]"]
