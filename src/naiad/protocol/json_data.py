@@ -153,9 +153,11 @@ def _encode_plain(tensor: Tensor) -> bytes:
 
 
 def _encode_floats(tensor: Tensor) -> bytes:
-    if np.isfinite(tensor.data).all():
-        return _encode_plain(tensor)
-    return json.dumps(tensor.data.ravel().tolist(), separators=(",", ":")).encode()
+    # As doubles, since Triton prints FP32 with the digits of the double of the same value.
+    data = tensor.data.reshape(-1).astype(np.float64, copy=False)
+    if np.isfinite(data).all():
+        return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+    return json.dumps(data.tolist(), separators=(",", ":")).encode()
 
 
 def _encode_bytes(tensor: Tensor) -> bytes:

@@ -6,15 +6,12 @@ outputs that announce a ``binary_data_size``; the header's length travels in the
 ``Inference-Header-Content-Length``.
 """
 
-import json
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 import orjson
 
@@ -33,8 +30,15 @@ from naiad.errors import (
 from naiad.inference.datatypes import BF16, BY_NAME, BYTES, FP16, Datatype
 from naiad.inference.request import ParameterValue
 from naiad.inference.tensor import Tensor
+from naiad.protocol.binary_data import (
+    arrange_elements,
+    decode_elements,
+    encode_tensor,
+    view_tensor,
+)
+from naiad.protocol.json_data import decode_data, encode_data
+from naiad.protocol.json_text import Buffer, parse_json
 
-_LENGTH_PREFIX: Final = struct.Struct("<I")
 # Enough of a proxy's page to know it by; the rest is markup.
 _FOREIGN_BODY_BYTES: Final = 200
 
@@ -67,8 +71,8 @@ class InferResult:
         model_name: of the model that answered.
         model_version: the version that ran, as the server wrote it.
         request_id: echoed from the request; empty when it had none.
-        outputs: by name, in the server's order; data that came in binary is a read-only view
-            of the response body.
+        outputs: by name, in the server's order; data that came in binary may be a read-only
+            view of the response body.
         parameters: of the response as a whole.
     """
 
@@ -85,6 +89,7 @@ def encode_infer_request(
     output_names: Sequence[str] | None = None,
     request_id: str = "",
     parameters: Mapping[str, ParameterValue] | None = None,
+    classes: Mapping[str, int] | None = None,
     binary: bool = True,
 ) -> tuple[bytes, int]:
     """The body of a request and the length of its JSON header.
@@ -94,6 +99,8 @@ def encode_infer_request(
         output_names: what to compute; None asks for all outputs of the model.
         request_id: echoed in the answer; empty for none.
         parameters: of the request, such as ``sequence_id`` or ``priority``.
+        classes: for some of ``output_names``, how many of its largest values to get, as text
+            ``value:index:label``, instead of the tensor (the classification extension).
         binary: tensors travel as bytes, in both directions; otherwise as JSON, and the whole
             body is the header.
 
@@ -101,7 +108,7 @@ def encode_infer_request(
         InvalidArgumentError: the tensor can't be written as JSON (FP16, BF16, or BYTES that are
             not UTF-8), or its data is not what its shape and datatype say.
     """
-    tails: list[memoryview] = []
+    tails: list[Buffer] = []
     header: dict[str, Any] = {}
     if request_id:
         header["id"] = request_id
@@ -112,18 +119,24 @@ def encode_infer_request(
         header["parameters"] = request_parameters
     header["inputs"] = [_encode_input(tensor, tails, binary=binary) for tensor in inputs]
     if output_names is not None:
-        header["outputs"] = [_output_entry(name, binary=binary) for name in output_names]
+        counts = classes or {}
+        header["outputs"] = [
+            _output_entry(name, counts.get(name, 0), binary=binary) for name in output_names
+        ]
     encoded = _dump_json(header)
     return b"".join((encoded, *tails)), len(encoded)
 
 
-def _output_entry(name: str, *, binary: bool) -> dict[str, Any]:
+def _output_entry(name: str, class_count: int, *, binary: bool) -> dict[str, Any]:
+    parameters: dict[str, ParameterValue] = {}
     if binary:
-        return {"name": name, "parameters": {"binary_data": True}}
-    return {"name": name}
+        parameters["binary_data"] = True
+    if class_count:
+        parameters["classification"] = class_count
+    return {"name": name, "parameters": parameters} if parameters else {"name": name}
 
 
-def _encode_input(tensor: Tensor, tails: list[memoryview], *, binary: bool) -> dict[str, Any]:
+def _encode_input(tensor: Tensor, tails: list[Buffer], *, binary: bool) -> dict[str, Any]:
     """The header's entry for ``tensor``; its bytes, if any, are appended to ``tails``."""
     _check_data(tensor)
     entry: dict[str, Any] = {
@@ -132,11 +145,11 @@ def _encode_input(tensor: Tensor, tails: list[memoryview], *, binary: bool) -> d
         "datatype": tensor.datatype.name,
     }
     if binary:
-        tail = _binary_data(tensor)
-        entry["parameters"] = {"binary_data_size": tail.nbytes}
+        tail, size = encode_tensor(tensor.datatype, tensor.data)
+        entry["parameters"] = {"binary_data_size": size}
         tails.append(tail)
     else:
-        entry["data"] = _json_data(tensor)
+        entry["data"] = orjson.Fragment(_encode_json_data(tensor))
     return entry
 
 
@@ -153,54 +166,40 @@ def _check_data(tensor: Tensor) -> None:
             f"numpy dtype {tensor.datatype.dtype}, got {tensor.data.dtype}"
         )
         raise InvalidArgumentError(msg)
-
-
-def _binary_data(tensor: Tensor) -> memoryview:
     if tensor.datatype is BYTES:
-        return memoryview(_join_bytes_elements(tensor))
-    return np.ascontiguousarray(tensor.data).data
+        _check_elements(tensor)
 
 
-def _join_bytes_elements(tensor: Tensor) -> bytes:
-    pieces: list[bytes] = []
-    for element in tensor.data.ravel():
+def _check_elements(tensor: Tensor) -> None:
+    for element in tensor.data.flat:
         if not isinstance(element, bytes):
             msg = (
                 f"input '{tensor.name}' has datatype BYTES, whose elements are bytes; got "
                 f"{type(element).__name__}. Encode text first, for example with .encode()"
             )
             raise InvalidArgumentError(msg)
-        pieces.append(_LENGTH_PREFIX.pack(len(element)))
-        pieces.append(element)
-    return b"".join(pieces)
 
 
-def _json_data(tensor: Tensor) -> npt.NDArray[Any] | list[Any] | orjson.Fragment:
-    """The elements in row-major order, as something that :func:`_dump_json` writes."""
+def _encode_json_data(tensor: Tensor) -> bytes:
     if tensor.datatype is FP16 or tensor.datatype is BF16:
         msg = (
             f"sending {tensor.datatype.name} data via JSON is not supported. "
             f"Please use the binary data format for input {tensor.name}"
         )
         raise InvalidArgumentError(msg)
-    if tensor.datatype is BYTES:
-        try:
-            return [element.decode() for element in tensor.data.ravel()]
-        except (UnicodeDecodeError, AttributeError) as error:
-            msg = (
-                f"input '{tensor.name}' can't be sent as JSON: {error}. JSON carries BYTES as "
-                f"UTF-8 text only; use the binary data format for anything else"
-            )
-            raise InvalidArgumentError(msg) from error
-    if tensor.data.dtype.kind == "f" and not np.isfinite(tensor.data).all():
-        # Triton reads and writes the literals NaN and Infinity; orjson would write null.
-        return orjson.Fragment(json.dumps(tensor.data.ravel().tolist()))
-    return np.ascontiguousarray(tensor.data).ravel()
+    try:
+        return encode_data(tensor)
+    except InvalidArgumentError as error:
+        msg = (
+            f"input '{tensor.name}' can't be sent as JSON, which carries BYTES as UTF-8 text "
+            f"only; use the binary data format for anything else"
+        )
+        raise InvalidArgumentError(msg) from error
 
 
 def _dump_json(header: dict[str, Any]) -> bytes:
     try:
-        return orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(header)
     except orjson.JSONEncodeError as error:
         msg = f"the request can't be written as JSON: {error}"
         raise InvalidArgumentError(msg) from error
@@ -224,7 +223,7 @@ def decode_infer_response(body: bytes, header_length: int | None = None) -> Infe
         msg = f"the response announces a JSON header of {header_length} bytes in {len(body)} bytes"
         raise InternalError(msg)
     try:
-        header = load_json(body[:header_length])
+        header = parse_json(body[:header_length])
         outputs = _decode_outputs(header.get("outputs", []), body, header_length)
         return InferResult(
             model_name=header.get("model_name", ""),
@@ -233,25 +232,9 @@ def decode_infer_response(body: bytes, header_length: int | None = None) -> Infe
             outputs=outputs,
             parameters=header.get("parameters", {}),
         )
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, InvalidArgumentError) as error:
         msg = f"the response is not one of the v2 inference protocol: {error!r}"
         raise InternalError(msg) from error
-
-
-def load_json(text: bytes) -> Any:
-    """JSON as Triton writes it, with the literals NaN and Infinity.
-
-    Raises:
-        ValueError: it isn't JSON.
-    """
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        try:
-            return json.loads(text)
-        except RecursionError as error:
-            msg = "JSON is nested too deeply"
-            raise ValueError(msg) from error
 
 
 def _decode_outputs(
@@ -267,9 +250,9 @@ def _decode_outputs(
             raise ValueError(msg)
         size = entry.get("parameters", {}).get("binary_data_size")
         if size is None:
-            data = _decode_json_data(datatype, shape, entry["data"])
+            data = decode_data(entry["data"], datatype, shape, math.prod(shape), name)
         elif 0 <= size <= len(body) - offset:
-            data = _decode_binary_data(name, datatype, shape, memoryview(body)[offset:][:size])
+            data = _decode_binary_data(entry, datatype, body, offset, size)
             offset += size
         else:
             msg = f"output '{name}' announces {size} bytes where {len(body) - offset} are left"
@@ -281,49 +264,18 @@ def _decode_outputs(
     return outputs
 
 
-def _decode_json_data(
-    datatype: Datatype, shape: tuple[int, ...], data: list[Any]
-) -> npt.NDArray[Any]:
-    if datatype is not BYTES:
-        return np.array(data, datatype.dtype).reshape(shape)
-    # Flat from Triton; other servers nest. Either way the leaves are text.
-    texts = np.array(data, np.object_).reshape(-1)
-    return _object_array([text.encode() for text in texts], shape)
-
-
 def _decode_binary_data(
-    name: str, datatype: Datatype, shape: tuple[int, ...], data: memoryview
+    entry: Mapping[str, Any], datatype: Datatype, body: bytes, offset: int, size: int
 ) -> npt.NDArray[Any]:
+    name, shape = entry["name"], entry["shape"]
     if datatype is BYTES:
-        return _object_array(_split_bytes_elements(name, data), shape)
+        elements = decode_elements(memoryview(body)[offset : offset + size], name)
+        return arrange_elements(elements, shape)
     expected = math.prod(shape) * datatype.byte_size
-    if len(data) != expected:
-        msg = f"output '{name}' needs {expected} bytes for its shape, got {len(data)}"
+    if size != expected:
+        msg = f"output '{name}' needs {expected} bytes for its shape, got {size}"
         raise ValueError(msg)
-    return np.frombuffer(data, datatype.dtype).reshape(shape)
-
-
-def _split_bytes_elements(name: str, data: memoryview) -> list[bytes]:
-    elements: list[bytes] = []
-    position = 0
-    while position < len(data):
-        start = position + _LENGTH_PREFIX.size
-        end = start
-        if start <= len(data):
-            end += _LENGTH_PREFIX.unpack_from(data, position)[0]
-        if end > len(data):
-            msg = f"output '{name}' ends within element {len(elements)}"
-            raise ValueError(msg)
-        elements.append(bytes(data[start:end]))
-        position = end
-    return elements
-
-
-def _object_array(elements: list[bytes], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    # Filled after it was made: np.array() would take equally long bytes for a string dtype.
-    array = np.empty(len(elements), np.object_)
-    array[:] = elements
-    return array.reshape(shape)
+    return view_tensor(datatype, shape, body, offset)
 
 
 def decode_error(status: int, body: bytes) -> NaiadError:
@@ -348,8 +300,8 @@ def decode_error(status: int, body: bytes) -> NaiadError:
 
 def _error_message(body: bytes) -> str | None:
     try:
-        decoded = load_json(body)
-    except ValueError:
+        decoded = parse_json(body)
+    except InvalidArgumentError:
         return None
     message = decoded.get("error") if isinstance(decoded, dict) else None
     return message if isinstance(message, str) else None

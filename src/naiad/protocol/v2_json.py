@@ -270,9 +270,8 @@ class _Decoder:
     ) -> RequestedOutputs:
         if type(entries) is not list:
             raise wrong_type("outputs", "array")
-        default = ALL_AS_BINARY if is_binary else ALL_AS_JSON
         if not entries:  # Triton computes all outputs for an empty list
-            return default
+            return ALL_AS_BINARY if is_binary else ALL_AS_JSON
         by_name: dict[str, OutputOptions] = {}
         for entry in entries:
             if type(entry) is not dict:
@@ -280,19 +279,17 @@ class _Decoder:
             name = _string(entry, "name")
             parameters = entry.get("parameters")
             by_name[name] = (
-                default.default
-                if parameters is None
-                else self._decode_output_options(parameters, is_binary=is_binary)
+                AS_JSON if parameters is None else self._decode_output_options(parameters)
             )
         # An output that is named twice is computed once, as by Triton.
         request.output_names = tuple(by_name)
-        return RequestedOutputs(default.default, by_name)
+        # The request's own wish holds for outputs that are not named, of which there are none.
+        return RequestedOutputs(AS_JSON, by_name)
 
-    def _decode_output_options(self, parameters: Any, *, is_binary: bool) -> OutputOptions:
+    def _decode_output_options(self, parameters: Any) -> OutputOptions:
         if type(parameters) is not dict:
             raise wrong_type("parameters", "object")
-        if "binary_data" in parameters:
-            is_binary = _boolean(parameters, "binary_data")
+        is_binary = "binary_data" in parameters and _boolean(parameters, "binary_data")
         if "classification" not in parameters and "shared_memory_region" not in parameters:
             return AS_BINARY if is_binary else AS_JSON
         classification = 0

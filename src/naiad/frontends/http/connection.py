@@ -185,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             return self._context.heads.parse(raw)
         except HttpError as error:
-            self._refuse(error_response(error.status, error.message))
+            self._refuse(error.response())
             return None
 
     def _await_head(self, size: int) -> None:
@@ -278,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             used = chunks.feed(data)
         except HttpError as error:
-            self._refuse(error_response(error.status, error.message))
+            self._refuse(error.response())
             return len(data)
         if not self._reserve(len(chunks.data) - before) or used is None:
             return len(data)

@@ -117,7 +117,7 @@ class HeadParser:
             pass  # a server need not take up an offer to switch protocols
         except httptools.HttpParserInvalidMethodError:
             if _METHOD.match(raw):
-                raise HttpError(405, "Method Not Allowed") from None
+                raise HttpError(405, "Method Not Allowed", TEXT) from None
             raise HttpError(400, "Bad Request: the method is not valid") from None
         except httptools.HttpParserError as error:
             raise HttpError(400, f"Bad Request: {error}") from None

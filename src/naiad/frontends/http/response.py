@@ -27,12 +27,18 @@ class HttpError(Exception):
     Attributes:
         status: of the answer.
         message: its text.
+        content_type: of the answer.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, content_type: bytes = JSON) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.content_type = content_type
+
+    def response(self) -> "Response":
+        """The answer."""
+        return error_response(self.status, self.message, self.content_type)
 
 
 class Response:
