@@ -127,7 +127,7 @@ def read_executions(target: Target) -> Executions:
 class ConcurrentHop:
     """Many clients at once, so that the server's batcher joins their requests."""
 
-    name: Final = f"served, {CLIENTS} clients mixed"
+    name: Final = f"served, {CLIENTS} clients"
 
     def __init__(self, target: Target) -> None:
         self._target = target

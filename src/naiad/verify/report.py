@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,7 +28,7 @@ class Verdict(StrEnum):
     EQUAL = "equal"
     DIFFERENT = "DIFFERENT"
     FAILED = "FAILED"
-    SKIPPED = "not possible"
+    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,31 +112,36 @@ class Report:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """One table for each model version, then its problems and causes."""
+    """One table, then every model's problems, notes and causes."""
+    if any(model.rows for model in report.models):
+        console.print("Differences from eager PyTorch:")
+        console.print(build_table(report.models))
     for model in report.models:
-        if model.rows:
-            console.print(build_table(model))
         _print_findings(model, console)
 
 
-def build_table(model: ModelReport) -> Table:
-    """Hop, batch, the two differences, top-1, bits and verdict."""
-    table = Table(
-        title=f"{model.model}, version {model.version} ({model.artifact})", title_justify="left"
-    )
+def build_table(models: Sequence[ModelReport]) -> Table:
+    """Hop, batch, the two differences from eager PyTorch, top-1, bits and verdict.
+
+    It fits into 80 columns, so that a continuous-integration log shows it whole.
+    """
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     table.add_column("hop")
-    for heading in ("batch", "max abs diff", "max rel diff"):
-        table.add_column(heading, justify="right")
-    for heading in ("same top-1", "same bits as file"):
-        table.add_column(heading, justify="center")
-    table.add_column("verdict")
-    for row in model.rows:
-        table.add_row(*_cells(row))
+    for heading in ("batch", "max abs\ndiff", "max rel\ndiff"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("same\ntop-1", "same\nbits"):
+        table.add_column(heading, justify="center", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for model in models:
+        table.add_row(Text(f"{model.model} {model.version}", style="bold"))
+        for row in model.rows:
+            table.add_row(*_cells(row))
+        table.add_section()
     return table
 
 
 def _cells(row: Row) -> tuple[str | Text, ...]:
-    style = {"equal": "green", "not possible": "dim"}.get(row.verdict, "bold red")
+    style = {"equal": "green", "skipped": "dim"}.get(row.verdict, "bold red")
     verdict = Text(row.verdict.value, style=style)
     found = row.worst()
     if found is None:
@@ -153,19 +159,19 @@ def _cells(row: Row) -> tuple[str | Text, ...]:
 
 
 def _print_findings(model: ModelReport, console: Console) -> None:
-    label = f"{model.model} version {model.version}"
-    for problem in model.problems:
-        console.print(f"[bold red]{label}:[/] ", Text(problem), soft_wrap=True)
-    for row in model.rows:
-        if row.note:
-            place = f"{row.hop}, batch {row.batch}: {row.note}"
-            console.print(f"[bold]{label}:[/] ", Text(place), soft_wrap=True)
-    for cause in model.causes:
-        console.print("[bold red]cause:[/] ", Text(cause), soft_wrap=True)
+    label = f"{model.model} {model.version}"
+    findings: list[tuple[str, str]] = [("bold red", problem) for problem in model.problems]
+    findings.extend(
+        ("bold", f"{row.hop}, batch {row.batch}: {row.note}") for row in model.rows if row.note
+    )
+    findings.extend(("bold red", f"cause: {cause}") for cause in model.causes)
     if model.batch_sizes is not None:
-        console.print(f"{label}: {describe_batches(model.batch_sizes)}", soft_wrap=True)
+        findings.append(("dim", describe_batches(model.batch_sizes)))
     if model.could_not_run:
-        console.print(f"[bold red]{label} could not be verified:[/] ", Text(model.could_not_run))
+        findings.append(("bold red", f"could not be verified: {model.could_not_run}"))
+    for style, text in findings:
+        # Text, not markup: messages of libraries are full of square brackets.
+        console.print(Text.assemble((f"{label}: ", style), text), soft_wrap=True)
 
 
 def describe_batches(batch_sizes: Mapping[int, int]) -> str:

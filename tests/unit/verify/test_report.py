@@ -60,7 +60,7 @@ def test_the_table_shows_hop_batch_numbers_and_verdict() -> None:
         Console(file=out, width=140),
     )
     text = out.getvalue()
-    for piece in ("m, version 1 (model.onnx)", "exported file alone", "5.00e-01", "DIFFERENT"):
+    for piece in ("m 1", "exported file alone", "5.00e-01", "DIFFERENT"):
         assert piece in text
     # Square brackets of an error text are text, not markup.
     assert "see [here]" in text
