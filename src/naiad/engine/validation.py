@@ -6,8 +6,10 @@ share them.
 """
 
 from collections.abc import Sequence
+from math import prod
 
 from naiad.errors import InvalidArgumentError
+from naiad.inference.datatypes import BYTES
 from naiad.inference.request import InferRequest
 from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature, TensorSpec
@@ -47,6 +49,8 @@ def validate_request(signature: ModelSignature, request: InferRequest) -> None:
                 f"{_prefix(request)}inference request batch-size must be <= "
                 f"{signature.max_batch_size} for '{signature.name}'"
             )
+        if batch_size == 0:
+            raise _empty_batch(signature, request)
         request.batch_size = max(batch_size, 1)
         if not signature.is_uniform:
             request.batch_key = _batch_key(signature, inputs)
@@ -126,6 +130,26 @@ def _wrong_shape(
         f"{_prefix(request)}unexpected shape for input '{tensor.name}' for model "
         f"'{signature.name}'. Expected {_format_shape(expected)}, got "
         f"{_format_shape(tensor.shape)}. {_BATCHING_NOTE if batched else ''}"
+    )
+
+
+def _empty_batch(signature: ModelSignature, request: InferRequest) -> InvalidArgumentError:
+    """No rows: Triton counts the batch as one row and then misses its data."""
+    for name, tensor in reversed(request.inputs.items()):
+        count = prod(tensor.shape[1:])
+        if count == 0:
+            continue
+        if tensor.datatype is BYTES:
+            return InvalidArgumentError(
+                f"{_prefix(request)}expected {count} string elements for inference input '{name}' "
+                f"for model '{signature.name}', got 0"
+            )
+        return InvalidArgumentError(
+            f"{_prefix(request)}input byte size mismatch for input '{name}' for model "
+            f"'{signature.name}'. Expected {count * tensor.datatype.byte_size}, got 0"
+        )
+    return InvalidArgumentError(
+        f"{_prefix(request)}inference request batch-size must be >= 1 for '{signature.name}'"
     )
 
 

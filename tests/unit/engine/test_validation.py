@@ -8,7 +8,7 @@ from tests.support.requests import make_request, tensor
 
 from naiad.engine.validation import validate_request
 from naiad.errors import InvalidArgumentError
-from naiad.inference.datatypes import FP32, INT64
+from naiad.inference.datatypes import BYTES, FP32, INT64
 from naiad.inference.request import InferRequest
 from naiad.model_config.signature import ModelSignature, TensorSpec
 
@@ -21,6 +21,7 @@ BATCHED = ModelSignature(
 UNBATCHED = ModelSignature(
     "n", 0, [TensorSpec("A", FP32, (2, -1))], [TensorSpec("OUT", FP32, (1,))]
 )
+STRINGS = ModelSignature("s", 4, [TensorSpec("S", BYTES, (-1,))], [TensorSpec("OUT", FP32, (1,))])
 
 
 def a(*shape: int, dtype: type = np.float32) -> InferRequest:
@@ -116,6 +117,23 @@ def test_a_uniform_model_needs_no_key() -> None:
                 tensor("B", np.zeros((2, 1, 2), np.int64)),
             ),
             "[request id: <id_unknown>] input 'A' batch size does not match other inputs for 'm'",
+        ),
+        (
+            BATCHED,
+            a(0, 4),
+            "[request id: <id_unknown>] input byte size mismatch for input 'A' for model 'm'. "
+            "Expected 16, got 0",
+        ),
+        (
+            STRINGS,
+            make_request(tensor("S", np.zeros((0, 3), np.object_))),
+            "[request id: <id_unknown>] expected 3 string elements for inference input 'S' for "
+            "model 's', got 0",
+        ),
+        (
+            STRINGS,
+            make_request(tensor("S", np.zeros((0, 0), np.object_))),
+            "[request id: <id_unknown>] inference request batch-size must be >= 1 for 's'",
         ),
     ],
 )
