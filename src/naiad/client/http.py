@@ -11,12 +11,12 @@ from urllib.parse import quote, urlsplit
 from naiad.errors import InternalError, InvalidArgumentError, UnavailableError
 from naiad.inference.request import ParameterValue
 from naiad.inference.tensor import Tensor
+from naiad.protocol.json_text import parse_json
 from naiad.protocol.v2_client import (
     InferResult,
     decode_error,
     decode_infer_response,
     encode_infer_request,
-    load_json,
 )
 
 __all__ = ["HttpClient", "InferResult"]
@@ -119,6 +119,7 @@ class HttpClient:
         output_names: Sequence[str] | None = None,
         request_id: str = "",
         parameters: Mapping[str, ParameterValue] | None = None,
+        classes: Mapping[str, int] | None = None,
         binary: bool = True,
     ) -> InferResult:
         """Run one inference and wait for its answer.
@@ -130,6 +131,8 @@ class HttpClient:
             output_names: what to compute, in that order; None for all outputs.
             request_id: echoed in the answer.
             parameters: such as ``sequence_id``, ``priority`` or the model's own.
+            classes: for some of ``output_names``, how many of its largest values to get, as
+                text ``value:index:label``, instead of the tensor.
             binary: tensors travel as bytes; otherwise as JSON, which has no FP16 and no BF16.
 
         Raises:
@@ -141,6 +144,7 @@ class HttpClient:
             output_names=output_names,
             request_id=request_id,
             parameters=parameters,
+            classes=classes,
             binary=binary,
         )
         headers = {"Content-Type": "application/json"}
@@ -164,8 +168,8 @@ class HttpClient:
         if response.status != http.client.OK:
             raise decode_error(response.status, body)
         try:
-            decoded = load_json(body)
-        except ValueError as error:
+            decoded = parse_json(body)
+        except InvalidArgumentError as error:
             msg = f"the answer of {self.url} to {path} is not JSON: {error}"
             raise InternalError(msg) from error
         if not isinstance(decoded, dict):

@@ -159,9 +159,9 @@ def test_a_binary_response_is_decoded_into_views_of_the_body() -> None:
         [
             {
                 "name": "y",
-                "datatype": "BF16",
+                "datatype": "UINT8",
                 "shape": [2],
-                "parameters": {"binary_data_size": 4},
+                "parameters": {"binary_data_size": 2},
             },
             {"name": "z", "datatype": "INT64", "shape": [1, 1], "data": [9]},
             {
@@ -171,7 +171,7 @@ def test_a_binary_response_is_decoded_into_views_of_the_body() -> None:
                 "parameters": {"binary_data_size": 11},
             },
         ],
-        b"\x80\x3f\0\x40" + b"\x03\0\0\0\xffab\0\0\0\0",
+        b"\x80\x3f" + b"\x03\0\0\0\xffab\0\0\0\0",
         id="r",
         parameters={"p": 1},
     )
@@ -181,7 +181,7 @@ def test_a_binary_response_is_decoded_into_views_of_the_body() -> None:
     assert (result.model_name, result.model_version, result.request_id) == ("m", "1", "r")
     assert result.parameters == {"p": 1}
     assert list(result.outputs) == ["y", "z", "t"]
-    assert result.outputs["y"].data.tolist() == [0x3F80, 0x4000]
+    assert result.outputs["y"].data.tolist() == [0x80, 0x3F]
     assert not result.outputs["y"].data.flags.owndata
     assert result.outputs["z"].data.tolist() == [[9]]
     assert result.outputs["t"].data.tolist() == [[b"\xffab", b""]]
@@ -283,3 +283,14 @@ def test_a_proxys_page_is_quoted_with_its_status() -> None:
 @pytest.mark.parametrize("body", [b"", b'"text"', b'{"error": {}}', b"\xff"])
 def test_any_other_body_still_makes_a_message_with_the_status(body: bytes) -> None:
     assert "500" in decode_error(500, body).message
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_classes_are_asked_for_by_output(binary: bool) -> None:
+    body, header_length = encode_infer_request(
+        [], output_names=["scores", "raw"], classes={"scores": 5}, binary=binary
+    )
+
+    scores, raw = json.loads(body[:header_length])["outputs"]
+    assert scores["parameters"]["classification"] == 5
+    assert "classification" not in raw.get("parameters", {})
