@@ -1,0 +1,123 @@
+"""The composition root: from settings to the objects of a server, none of them started."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final
+
+from naiad.backends.registry import BackendRegistry
+from naiad.clock import Clock
+from naiad.engine.engine import Engine, EngineOptions
+from naiad.engine.loader import Loader, LoaderOptions
+from naiad.errors import InternalError
+from naiad.frontends.byte_budget import ByteBudget
+from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.http.server import HttpServer
+from naiad.frontends.metrics.server import MetricsOptions, MetricsServer
+from naiad.inference.statistics import ModelStatistics
+from naiad.metrics.cpu import MachineMonitor
+from naiad.metrics.exposition import MetricsRenderer
+from naiad.server.capacity import core_count, request_budget_bytes
+from naiad.server.settings import Settings
+
+VERSION: Final = version("naiad")
+
+
+@dataclass(slots=True)
+class Server:
+    """Everything that runs.
+
+    Attributes:
+        engine: the models.
+        backends: the frameworks that models asked for.
+        http: None where the settings don't allow it.
+        metrics: the same.
+    """
+
+    engine: Engine
+    backends: BackendRegistry
+    http: HttpServer | None
+    metrics: MetricsServer | None
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredModel:
+    """A model as the metrics see it."""
+
+    name: str
+    version: int
+    statistics: ModelStatistics
+    metric_tags: Mapping[str, str]
+
+
+def build_server(settings: Settings, clock: Clock) -> Server:
+    """Make the server that the settings describe; nothing is loaded and no port is open.
+
+    Raises:
+        InternalError: a model repository is no folder.
+    """
+    for path in settings.model_repository:
+        if not path.is_dir():
+            raise InternalError(f"failed to stat file {path}")
+    backends = BackendRegistry()
+    engine = Engine(_engine_options(settings), _build_loader(settings, backends), clock)
+    budget = ByteBudget(settings.request_memory_byte_size or request_budget_bytes())
+    http = HttpServer(engine, _http_options(settings), budget) if settings.allow_http else None
+    return Server(engine, backends, http, _build_metrics(settings, engine, clock))
+
+
+def _engine_options(settings: Settings) -> EngineOptions:
+    return EngineOptions(
+        server_id=settings.server_id,
+        server_version=VERSION,
+        control_mode=settings.model_control_mode,
+        startup_models=settings.load_model,
+        is_readiness_strict=settings.strict_readiness,
+    )
+
+
+def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
+    options = LoaderOptions(
+        repositories=settings.model_repository,
+        config_name=settings.model_config_name,
+        is_completion_disabled=settings.disable_auto_complete_config,
+        allow_file_override=settings.allow_file_override,
+        backend_settings={name: settings.backend_settings(name) for name in backends.names},
+        core_count=core_count(),
+    )
+    return Loader(options, backends)
+
+
+def _http_options(settings: Settings) -> HttpOptions:
+    return HttpOptions(
+        address=settings.http_address,
+        port=settings.http_port,
+        reuse_port=settings.reuse_http_port,
+        max_input_bytes=settings.http_max_input_size,
+        max_body_bytes=settings.http_max_body_size,
+    )
+
+
+def _build_metrics(settings: Settings, engine: Engine, clock: Clock) -> MetricsServer | None:
+    if not settings.allow_metrics:
+        return None
+    renderer = MetricsRenderer(lambda: _measure(engine), _build_monitor(settings, clock))
+    address = settings.metrics_address or settings.http_address
+    return MetricsServer(renderer.render, MetricsOptions(address, settings.metrics_port))
+
+
+def _build_monitor(settings: Settings, clock: Clock) -> MachineMonitor | None:
+    if not settings.allow_cpu_metrics:
+        return None
+    try:
+        return MachineMonitor(clock, settings.metrics_interval_ms * 1_000_000)
+    except (OSError, ValueError):
+        # Not Linux: there is nothing to read, so the metrics aren't there either.
+        return None
+
+
+def _measure(engine: Engine) -> Iterator[_MeasuredModel]:
+    for model in engine.statistics():
+        yield _MeasuredModel(
+            model.name, model.version, model.statistics, dict(model.config.metric_tags)
+        )

@@ -1,0 +1,232 @@
+"""The life of a server process: load, listen, wait for a signal, finish, end.
+
+Texts and exit codes are Triton's, since scripts wait for and match them.
+"""
+
+import asyncio
+import importlib
+import logging
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from naiad.clock import Clock, SystemClock
+from naiad.engine.engine import IndexEntry
+from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnavailableError
+from naiad.server.build import VERSION, Server, build_server
+from naiad.server.logging import IS_TABLE, format_table
+from naiad.server.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a server ended.
+
+    Attributes:
+        exit_code: of the process.
+        message: for stderr, plain; empty after an orderly end.
+        is_hanging: threads may still run, so the process must be ended without waiting for them.
+    """
+
+    exit_code: int
+    message: str = ""
+    is_hanging: bool = False
+
+
+class StopSignals:
+    """SIGINT and SIGTERM as events of the loop.
+
+    Attributes:
+        first: set by the first signal: stop in order.
+        second: set by the next: stop now.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+
+    def install(self) -> None:
+        """Take the signals from Python's own handlers."""
+        for number in _SIGNALS:
+            self._loop.add_signal_handler(number, self._receive, number)
+
+    def remove(self) -> None:
+        """Give them back."""
+        for number in _SIGNALS:
+            self._loop.remove_signal_handler(number)
+
+    def _receive(self, number: signal.Signals) -> None:
+        _log.info("Signal (%d) received.", number)
+        (self.second if self.first.is_set() else self.first).set()
+
+
+def run_server(settings: Settings) -> Outcome:
+    """Run a server until a signal stops it, or until it turns out that it can't run.
+
+    Called in the main thread, which is where signals arrive.
+    """
+    runner = asyncio.Runner(loop_factory=find_loop_factory())
+    outcome = Outcome(1, is_hanging=True)
+    try:
+        outcome = runner.run(serve(settings, SystemClock()))
+    finally:
+        # Closing waits for threads, and one may be stuck in a model.
+        if not outcome.is_hanging:
+            runner.close()
+    return outcome
+
+
+def find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Uvloop where it is installed, which it is wherever it exists; asyncio's own elsewhere."""
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def serve(settings: Settings, clock: Clock) -> Outcome:
+    """Load, listen, and serve until a signal comes."""
+    signals = StopSignals(asyncio.get_running_loop())
+    signals.install()
+    if settings.inert:
+        names = ", ".join(f"--{name}" for name in settings.inert)
+        _log.warning("accepted, without effect in this version: %s", names)
+    try:
+        server = build_server(settings, clock)
+        failure = await _start(server, settings, signals)
+        if failure is not None:
+            return failure
+        await signals.first.wait()
+        return await _stop(server, settings.exit_timeout_secs, signals)
+    except NaiadError as error:
+        return Outcome(1, f"error: creating server: {error.label} - {error.message}")
+    finally:
+        signals.remove()
+
+
+async def _start(server: Server, settings: Settings, signals: StopSignals) -> Outcome | None:
+    """Load the models and open the ports; an outcome if it ends here."""
+    loading = asyncio.ensure_future(server.engine.start())
+    if not await _is_done_before(loading, signals.first):
+        return Outcome(0, is_hanging=True)
+    failures = loading.result()
+    _log_table(
+        ("Model", "Version", "Status"), _model_rows(await server.engine.index(ready_only=False))
+    )
+    if failures and settings.exit_on_error:
+        await server.engine.stop()
+        return Outcome(1, f"error: creating server: {_describe_failures(settings, failures)}")
+    _log_table(("Option", "Value"), _option_rows(server, settings))
+    return await _listen(server)
+
+
+async def _listen(server: Server) -> Outcome | None:
+    for service, name, option, listener in (
+        ("HTTPService", "HTTP", "--http-port", server.http),
+        ("Metrics Service", "Metrics", "--metrics-port", server.metrics),
+    ):
+        if listener is None:
+            continue
+        try:
+            await listener.start()
+        except UnavailableError as error:
+            await _close(server)
+            return Outcome(
+                1,
+                f"failed to start {name} service: {error.label} - {error.message}; "
+                f"choose another port with {option}",
+            )
+        _log.info("Started %s at %s:%d", service, listener.address, listener.port)
+    return None
+
+
+async def _stop(server: Server, timeout_s: int, signals: StopSignals) -> Outcome:
+    """Take no more requests, finish those under way, unload."""
+    _log.info("Waiting for in-flight requests to complete.")
+    draining = asyncio.ensure_future(_drain(server, timeout_s))
+    if not await _is_done_before(draining, signals.second, timeout_s):
+        return Outcome(
+            1,
+            "failed to stop server: Internal - Exit timeout expired. Exiting immediately.",
+            is_hanging=True,
+        )
+    draining.result()
+    _log.info("All models are stopped.")
+    return Outcome(0)
+
+
+async def _drain(server: Server, timeout_s: int) -> None:
+    if server.http is not None:
+        await server.http.drain(timeout_s)
+    await _close(server)
+
+
+async def _close(server: Server) -> None:
+    await server.engine.stop()
+    if server.http is not None:
+        server.http.close()
+    if server.metrics is not None:
+        await server.metrics.close()
+
+
+async def _is_done_before(
+    work: "asyncio.Future[Any]", event: asyncio.Event, timeout_s: float | None = None
+) -> bool:
+    """Whether ``work`` ends before the event is set and the time is over."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({work, waiting}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    return work.done()
+
+
+def _describe_failures(settings: Settings, failures: Mapping[str, NaiadError]) -> str:
+    """Triton names the reason only of models that it was told by name to load."""
+    if settings.load_model and "*" not in settings.load_model:
+        for error in failures.values():
+            if isinstance(error, InvalidArgumentError):
+                return f"{error.label} - {error.message}"
+    return f"{InternalError.label} - failed to load all models"
+
+
+def _log_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    _log.info("%s", format_table(headings, rows), extra={IS_TABLE: True})
+
+
+def _model_rows(index: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
+    return [
+        (
+            entry.name,
+            entry.version,
+            f"{entry.state}: {entry.reason}" if entry.reason else entry.state,
+        )
+        for entry in index
+        if entry.state is not None
+    ]
+
+
+def _option_rows(server: Server, settings: Settings) -> list[tuple[str, str]]:
+    return [
+        ("server_id", settings.server_id),
+        ("server_version", VERSION),
+        ("server_extensions", " ".join(server.engine.extensions)),
+        *(
+            (f"model_repository_path[{index}]", str(path))
+            for index, path in enumerate(settings.model_repository)
+        ),
+        ("model_control_mode", f"MODE_{settings.model_control_mode.upper()}"),
+        *((f"startup_models_{index}", name) for index, name in enumerate(settings.load_model)),
+        ("strict_model_config", str(int(settings.disable_auto_complete_config))),
+        ("model_config_name", settings.model_config_name),
+        ("strict_readiness", str(int(settings.strict_readiness))),
+        ("exit_timeout", str(settings.exit_timeout_secs)),
+    ]

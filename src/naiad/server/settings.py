@@ -1,0 +1,428 @@
+"""The server's settings: each option declared once, as a field.
+
+The flag, the environment variable and the line of the help derive from the field. Names and
+defaults are Triton's (server's command_line_parser.cc) but for ``http-address``, which is this
+machine alone until its user says otherwise.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, get_type_hints
+
+from naiad.engine.engine import ModelControlMode
+from naiad.errors import InvalidArgumentError
+from naiad.server.inert import INERT_OPTIONS
+from naiad.server.option import (
+    ENVIRONMENT_SEPARATOR,
+    Group,
+    Option,
+    choice,
+    integer,
+    parse_boolean,
+    parse_level,
+    parse_text,
+)
+
+_MAX_PORT: Final = 65535
+
+
+class LogFormat(StrEnum):
+    """How a log line begins."""
+
+    DEFAULT = "default"
+    ISO8601 = "ISO8601"
+
+
+class BadOptionError(InvalidArgumentError):
+    """An option or a combination of options that the server can't start with."""
+
+
+def _bad_value(name: str, reason: str) -> BadOptionError:
+    return BadOptionError(f'Bad option: "{name}".\n{reason}')
+
+
+def _backend_setting(text: str) -> tuple[str, str, str]:
+    """``<backend>,<key>=<value>``, or ``<key>=<value>`` for all backends."""
+    assignment, equals, value = text.partition("=")
+    backend, comma, key = assignment.rpartition(",")
+    if not equals or not key or (comma and not backend):
+        raise ValueError(f"expected BACKEND,KEY=VALUE or KEY=VALUE, got '{text}'")
+    return backend, key, value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the server was asked to be; immutable, and checked as a whole when made.
+
+    Attributes:
+        inert: options that were given and have no effect.
+
+    Raises:
+        BadOptionError: two options contradict each other.
+    """
+
+    server_id: Annotated[
+        str, Option("id", parse_text, "NAME", "Name of the server in its metadata.", Group.GLOBAL)
+    ] = "triton"
+    exit_timeout_secs: Annotated[
+        int,
+        Option(
+            "exit-timeout-secs",
+            integer(0),
+            "SECONDS",
+            "How long requests may go on after the signal to stop.",
+            Group.GLOBAL,
+        ),
+    ] = 30
+
+    model_repository: Annotated[
+        tuple[Path, ...],
+        Option(
+            "model-repository",
+            Path,
+            "DIR",
+            "Folder of models; may be repeated, and given without the flag.",
+            Group.REPOSITORY,
+            is_repeatable=True,
+            aliases=("model-store",),
+        ),
+    ] = ()
+    model_control_mode: Annotated[
+        ModelControlMode,
+        Option(
+            "model-control-mode",
+            choice(
+                ModelControlMode,
+                {"poll": "this version does not poll; use 'explicit' and load calls"},
+            ),
+            "none|explicit",
+            "Load all models at start, or what --load-model and clients ask for.",
+            Group.REPOSITORY,
+        ),
+    ] = ModelControlMode.NONE
+    load_model: Annotated[
+        tuple[str, ...],
+        Option(
+            "load-model",
+            parse_text,
+            "NAME",
+            "Model to load at start with explicit control; may be repeated; * for all.",
+            Group.REPOSITORY,
+            is_repeatable=True,
+        ),
+    ] = ()
+    exit_on_error: Annotated[
+        bool,
+        Option(
+            "exit-on-error",
+            parse_boolean,
+            "BOOL",
+            "Exit when a model fails to load at start.",
+            Group.REPOSITORY,
+        ),
+    ] = True
+    strict_readiness: Annotated[
+        bool,
+        Option(
+            "strict-readiness",
+            parse_boolean,
+            "BOOL",
+            "Ready only while every model is.",
+            Group.REPOSITORY,
+        ),
+    ] = True
+    disable_auto_complete_config: Annotated[
+        bool,
+        Option(
+            "disable-auto-complete-config",
+            parse_boolean,
+            "BOOL",
+            "Take model configs as written, and fill nothing from the model file.",
+            Group.REPOSITORY,
+            aliases=("strict-model-config",),
+        ),
+    ] = False
+    model_config_name: Annotated[
+        str,
+        Option(
+            "model-config-name",
+            parse_text,
+            "NAME",
+            "Read configs/NAME.pbtxt of a model where there is one.",
+            Group.REPOSITORY,
+        ),
+    ] = ""
+    allow_file_override: Annotated[
+        bool,
+        Option(
+            "allow-file-override",
+            parse_boolean,
+            "BOOL",
+            "Let load requests bring model files. They run as this server does.",
+            Group.REPOSITORY,
+        ),
+    ] = False
+
+    allow_http: Annotated[
+        bool, Option("allow-http", parse_boolean, "BOOL", "Serve HTTP.", Group.HTTP)
+    ] = True
+    http_address: Annotated[
+        str,
+        Option(
+            "http-address",
+            parse_text,
+            "ADDRESS",
+            "Where HTTP listens; 0.0.0.0 lets other machines in.",
+            Group.HTTP,
+        ),
+    ] = "127.0.0.1"
+    http_port: Annotated[
+        int,
+        Option(
+            "http-port",
+            integer(0, _MAX_PORT),
+            "PORT",
+            "Port of HTTP; 0 takes a free one and logs it.",
+            Group.HTTP,
+        ),
+    ] = 8000
+    reuse_http_port: Annotated[
+        bool,
+        Option(
+            "reuse-http-port",
+            parse_boolean,
+            "BOOL",
+            "Let several servers listen on the port.",
+            Group.HTTP,
+        ),
+    ] = False
+    http_max_input_size: Annotated[
+        int,
+        Option(
+            "http-max-input-size",
+            integer(-(1 << 62)),
+            "BYTES",
+            "Largest JSON text of a request, and largest tensor in it.",
+            Group.HTTP,
+        ),
+    ] = 64 << 20
+    http_max_body_size: Annotated[
+        int,
+        Option(
+            "http-max-body-size",
+            integer(1),
+            "BYTES",
+            "Largest body of a request, binary tensors included.",
+            Group.HTTP,
+        ),
+    ] = 2 << 30
+
+    allow_metrics: Annotated[
+        bool, Option("allow-metrics", parse_boolean, "BOOL", "Serve /metrics.", Group.METRICS)
+    ] = True
+    metrics_address: Annotated[
+        str,
+        Option(
+            "metrics-address",
+            parse_text,
+            "ADDRESS",
+            "Where metrics listen; that of HTTP by default.",
+            Group.METRICS,
+        ),
+    ] = ""
+    metrics_port: Annotated[
+        int,
+        Option(
+            "metrics-port",
+            integer(0, _MAX_PORT),
+            "PORT",
+            "Port of metrics; 0 takes a free one and logs it.",
+            Group.METRICS,
+        ),
+    ] = 8002
+    allow_cpu_metrics: Annotated[
+        bool,
+        Option(
+            "allow-cpu-metrics",
+            parse_boolean,
+            "BOOL",
+            "Report load and memory of the machine.",
+            Group.METRICS,
+        ),
+    ] = True
+    metrics_interval_ms: Annotated[
+        int,
+        Option(
+            "metrics-interval-ms",
+            integer(1),
+            "MS",
+            "Over how long the CPU's load is averaged.",
+            Group.METRICS,
+        ),
+    ] = 2000
+
+    log_verbose: Annotated[
+        int, Option("log-verbose", parse_level, "LEVEL", "1 logs details.", Group.LOGGING)
+    ] = 0
+    log_info: Annotated[
+        bool, Option("log-info", parse_boolean, "BOOL", "Log information.", Group.LOGGING)
+    ] = True
+    log_warning: Annotated[
+        bool, Option("log-warning", parse_boolean, "BOOL", "Log warnings.", Group.LOGGING)
+    ] = True
+    log_error: Annotated[
+        bool, Option("log-error", parse_boolean, "BOOL", "Log errors.", Group.LOGGING)
+    ] = True
+    log_format: Annotated[
+        LogFormat,
+        Option(
+            "log-format",
+            choice(LogFormat),
+            "default|ISO8601",
+            "How a log line begins.",
+            Group.LOGGING,
+        ),
+    ] = LogFormat.DEFAULT
+    log_file: Annotated[
+        str,
+        Option(
+            "log-file",
+            parse_text,
+            "FILE",
+            "Append the log to a file, not to stderr.",
+            Group.LOGGING,
+        ),
+    ] = ""
+
+    backend_config: Annotated[
+        tuple[tuple[str, str, str], ...],
+        Option(
+            "backend-config",
+            _backend_setting,
+            "BACKEND,KEY=VALUE",
+            "Setting of a backend, or without BACKEND of all; may be repeated.",
+            Group.BACKEND,
+            is_repeatable=True,
+        ),
+    ] = ()
+
+    request_memory_byte_size: Annotated[
+        int,
+        Option(
+            "request-memory-byte-size",
+            integer(0),
+            "BYTES",
+            "Memory for requests in flight; 0 takes a quarter of what the process may use.",
+            Group.MEMORY,
+        ),
+    ] = 0
+
+    inert: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.model_repository:
+            raise BadOptionError(
+                "Error: --model-repository must be specified. Name a folder of models: "
+                "naiad serve DIR"
+            )
+        if self.load_model and self.model_control_mode is not ModelControlMode.EXPLICIT:
+            raise BadOptionError(
+                "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' "
+                "as well."
+            )
+        if self.http_max_input_size <= 0:
+            raise BadOptionError("Error: --http-max-input-size must be greater than 0.")
+        if not (self.allow_http or self.allow_metrics):
+            raise BadOptionError(
+                "Error: --allow-http=false and --allow-metrics=false leave nothing to serve."
+            )
+        if self.allow_http and self.allow_metrics and self._shares_a_port():
+            raise BadOptionError(
+                "The server cannot listen to HTTP requests and metrics requests at the same "
+                f"address and port {self.http_address}:{self.http_port}"
+            )
+
+    def _shares_a_port(self) -> bool:
+        return self.http_port == self.metrics_port != 0 and (
+            self.metrics_address in ("", self.http_address)
+        )
+
+    def backend_settings(self, backend: str) -> Mapping[str, str]:
+        """What ``--backend-config`` says to one backend; its own settings win over those of all."""
+        general = {key: value for name, key, value in self.backend_config if not name}
+        own = {key: value for name, key, value in self.backend_config if name == backend}
+        return {**general, **own}
+
+
+# By the name of the field: one field isn't named after its option, since `id` is Python's.
+FIELD_OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
+    {
+        name: note
+        for name, hint in get_type_hints(Settings, include_extras=True).items()
+        for note in getattr(hint, "__metadata__", ())
+    }
+)
+_DEFAULTS: Final[Mapping[str, object]] = MappingProxyType(
+    {
+        FIELD_OPTIONS[entry.name].name: entry.default
+        for entry in fields(Settings)
+        if entry.name in FIELD_OPTIONS
+    }
+)
+OPTIONS: Final[tuple[Option, ...]] = (*FIELD_OPTIONS.values(), *INERT_OPTIONS)
+
+
+def default_text(option: Option) -> str:
+    """The default of an option as one would type it; empty where there is none."""
+    default = _DEFAULTS[option.name]
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "" if default == () else str(default)
+
+
+def make_settings(given: Mapping[str, list[str]]) -> Settings:
+    """The settings that texts from command line and environment amount to.
+
+    Args:
+        given: texts by option name; only the last counts where the option isn't repeatable.
+
+    Raises:
+        BadOptionError: a text is no value of its option, or options contradict each other.
+    """
+    values: dict[str, Any] = {}
+    for name, option in FIELD_OPTIONS.items():
+        if option.name in given:
+            values[name] = _parse(option, given[option.name])
+    inert = [option for option in INERT_OPTIONS if option.name in given]
+    for option in inert:
+        _parse(option, given[option.name])
+    return Settings(inert=tuple(option.name for option in inert), **values)
+
+
+def _parse(option: Option, texts: list[str]) -> Any:
+    try:
+        values = [option.parse(text) for text in texts]
+    except ValueError as error:
+        raise _bad_value(f"--{option.name}", str(error)) from error
+    return tuple(values) if option.is_repeatable else values[-1]
+
+
+def read_environment(environment: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+    """Texts by option name, from the variables named ``NAIAD_`` and the option.
+
+    Args:
+        environment: the process's own where it is None.
+    """
+    variables = os.environ if environment is None else environment
+    given: dict[str, list[str]] = {}
+    for option in OPTIONS:
+        text = variables.get(option.environment_name)
+        if text is not None:
+            given[option.name] = (
+                text.split(ENVIRONMENT_SEPARATOR) if option.is_repeatable else [text]
+            )
+    return given
