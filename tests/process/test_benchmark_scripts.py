@@ -204,3 +204,27 @@ def test_the_models_of_the_benchmarks_run(tmp_path: Path) -> None:
         assert output.shape == (shape[0], 5)
         assert np.isfinite(output).all()
         assert (tmp_path / name / "config.pbtxt").is_file()
+
+
+@pytest.mark.slow
+def test_the_http_benchmark_measures_our_server(tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+
+    result = subprocess.run(
+        [
+            *(sys.executable, str(BENCHMARKS / "http_small_requests.py"), f"--json={output}"),
+            *("--connections=1,2", "--seconds=0.3", "--generator=python"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert result.returncode == 0, result.stderr
+    results: dict[str, Any] = json.loads(output.read_text())
+    assert [row["batch_size"] for row in results["direct"]] == [1, 32]
+    assert [row["connections"] for row in results["served"]] == [1, 2]
+    assert all(row["errors"] == 0 and row["server_cpu_us"] > 0 for row in results["served"])
+    assert results["versions"]["naiad"]
+    assert results["machine"]["cores"] >= 1
