@@ -2,8 +2,15 @@
 
 from typing import Any
 
+from naiad.errors import NaiadError, NotFoundError
 from naiad.frontends.http.exchange import Exchange
-from naiad.frontends.http.response import TEXT, Response, error_response, format_head
+from naiad.frontends.http.response import (
+    TEXT,
+    Response,
+    error_response,
+    format_head,
+    naiad_error_response,
+)
 from naiad.frontends.http.router import MODEL, Route
 from naiad.frontends.serving import ServingEngine
 
@@ -34,7 +41,13 @@ class HealthHandlers:
         exchange.respond(self._yes if self._engine.is_ready() else self._no)
 
     def model_ready(self, exchange: Exchange) -> None:
-        """Whether a model version serves."""
+        """Whether a model version serves; 404 where there is none, as newer Tritons say."""
         head = exchange.head
-        is_ready = self._engine.is_model_ready(head.model_name, head.version)
-        exchange.respond(self._yes if is_ready else self._model_not_ready)
+        try:
+            self._engine.find(head.model_name, head.version)
+        except NotFoundError as error:
+            exchange.respond(naiad_error_response(error, TEXT))
+        except NaiadError:
+            exchange.respond(self._model_not_ready)
+        else:
+            exchange.respond(self._yes)
