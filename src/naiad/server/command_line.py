@@ -98,7 +98,7 @@ def _describe(option: Option) -> list[str]:
 
 
 def _find(argument: str, name: str) -> Option:
-    if name == "h" or (name and _HELP.startswith(name)):
+    if argument == "-h" or (name and _HELP.startswith(name)):
         raise HelpRequested
     exact = _BY_NAME.get(name)
     if exact is not None and argument.startswith("--"):

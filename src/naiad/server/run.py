@@ -153,11 +153,12 @@ async def _stop(server: Server, timeout_s: int, signals: StopSignals) -> Outcome
     _log.info("Waiting for in-flight requests to complete.")
     draining = asyncio.ensure_future(_drain(server, timeout_s))
     if not await _is_done_before(draining, signals.second, timeout_s):
-        return Outcome(
-            1,
-            "failed to stop server: Internal - Exit timeout expired. Exiting immediately.",
-            is_hanging=True,
+        reason = (
+            "stopped by a second signal, with requests unanswered"
+            if signals.second.is_set()
+            else "failed to stop server: Internal - Exit timeout expired. Exiting immediately."
         )
+        return Outcome(1, reason, is_hanging=True)
     draining.result()
     _log.info("All models are stopped.")
     return Outcome(0)

@@ -1,0 +1,212 @@
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from naiad.engine.engine import ModelControlMode
+from naiad.server.command_line import HelpRequested, format_help, parse_arguments
+from naiad.server.inert import INERT_OPTIONS
+from naiad.server.settings import FIELD_OPTIONS, OPTIONS, BadOptionError, LogFormat, Settings
+
+NOTHING: Mapping[str, str] = {}
+# Of server's command_line_parser.cc, without --help.
+TRITON_OPTIONS = """
+    id exit-timeout-secs model-repository model-store exit-on-error disable-auto-complete-config
+    strict-readiness model-control-mode repository-poll-secs load-model model-config-name
+    model-load-thread-count model-load-retry-count model-namespacing enable-peer-access
+    allow-http http-address http-port reuse-http-port http-header-forward-pattern
+    http-thread-count http-max-input-size http-restricted-api allow-grpc grpc-address grpc-port
+    reuse-grpc-port grpc-header-forward-pattern grpc-infer-thread-count
+    grpc-infer-allocation-pool-size grpc-max-response-pool-size grpc-use-ssl grpc-use-ssl-mutual
+    grpc-server-cert grpc-server-key grpc-root-cert grpc-infer-response-compression-level
+    grpc-keepalive-time grpc-keepalive-timeout grpc-keepalive-permit-without-calls
+    grpc-http2-max-pings-without-data grpc-http2-min-recv-ping-interval-without-data
+    grpc-http2-max-ping-strikes grpc-max-connection-age grpc-max-connection-age-grace
+    grpc-restricted-protocol log-verbose log-info log-warning log-error log-format log-file
+    allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
+    allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model allow-metrics
+    allow-gpu-metrics allow-cpu-metrics metrics-address metrics-port metrics-interval-ms
+    metrics-config trace-config trace-file trace-level trace-rate trace-count
+    trace-log-frequency backend-directory backend-config repoagent-directory cache-config
+    cache-directory response-cache-byte-size rate-limit rate-limit-resource
+    pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
+    min-supported-compute-capability buffer-manager-thread-count host-policy
+    model-load-gpu-limit allow-client-shm strict-model-config
+"""
+
+
+def parse(*arguments: str, environment: Mapping[str, str] = NOTHING) -> Settings:
+    return parse_arguments(arguments, environment)
+
+
+def refusal(*arguments: str, environment: Mapping[str, str] = NOTHING) -> str:
+    with pytest.raises(BadOptionError) as failure:
+        parse(*arguments, environment=environment)
+    return failure.value.message
+
+
+def test_defaults_are_tritons_but_for_the_address() -> None:
+    settings = parse("models")
+    assert settings.model_repository == (Path("models"),)
+    assert settings.http_address == "127.0.0.1"
+    assert (settings.http_port, settings.metrics_port) == (8000, 8002)
+    assert (settings.server_id, settings.exit_timeout_secs) == ("triton", 30)
+    assert settings.exit_on_error
+    assert settings.strict_readiness
+    assert not settings.allow_file_override
+    assert settings.model_control_mode is ModelControlMode.NONE
+    assert settings.http_max_input_size == 67108864
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--http-port=1234"],
+        ["--http-port", "1234"],
+        ["--http-p=1234"],
+        ["--http-po", "1234"],
+        ["--http-port=1", "--http-port=1234"],
+    ],
+)
+def test_spellings_of_one_option(arguments: list[str]) -> None:
+    assert parse("models", *arguments).http_port == 1234
+
+
+def test_repositories_add_up_in_any_spelling() -> None:
+    settings = parse("a", "--model-store", "b", "--model-repo=c", "--", "--d")
+    assert settings.model_repository == tuple(map(Path, ("a", "b", "c", "--d")))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("TRUE", True), ("on", True), ("1", True), ("Off", False), ("0", False)],
+)
+def test_booleans(text: str, value: bool) -> None:
+    assert parse("models", f"--strict-readiness={text}").strict_readiness is value
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", 1), ("off", 0), ("0", 0), ("3", 3)])
+def test_verbosity_is_a_level_or_a_boolean(text: str, value: int) -> None:
+    assert parse("models", f"--log-verbose={text}").log_verbose == value
+
+
+def test_a_value_may_begin_with_dashes() -> None:
+    assert parse("models", "--id", "--odd").server_id == "--odd"
+
+
+def test_log_format() -> None:
+    assert parse("models", "--log-format=ISO8601").log_format is LogFormat.ISO8601
+
+
+def test_environment_gives_way_to_the_command_line() -> None:
+    environment = {
+        "NAIAD_MODEL_REPOSITORY": "a;b",
+        "NAIAD_HTTP_PORT": "1",
+        "NAIAD_METRICS_PORT": "2",
+        "NAIAD_ID": "mine",
+        "UNRELATED": "x",
+    }
+    settings = parse("--http-port=3", environment=environment)
+    assert settings.model_repository == (Path("a"), Path("b"))
+    assert (settings.http_port, settings.metrics_port) == (3, 2)
+    assert settings.server_id == "mine"
+    assert parse("c", environment=environment).model_repository == (Path("c"),)
+
+
+def test_backend_settings_of_one_win_over_those_of_all() -> None:
+    settings = parse(
+        "models",
+        "--backend-config=default-max-batch-size=8",
+        "--backend-config=onnxruntime,default-max-batch-size=16",
+        "--backend-config=python,shm-default-byte-size=1",
+    )
+    assert settings.backend_settings("onnxruntime") == {"default-max-batch-size": "16"}
+    assert settings.backend_settings("pytorch") == {"default-max-batch-size": "8"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("--exit-timeout-secs=abc", "expected a whole number, got 'abc'"),
+        ("--exit-timeout-secs=-1", "expected a number of at least 0, got -1"),
+        ("--http-port=99999", "expected a number from 0 to 65535, got 99999"),
+        ("--strict-readiness=yes", "expected true or false, got 'yes'"),
+        ("--model-control-mode=sometimes", "expected one of none, explicit, got 'sometimes'"),
+        ("--model-control-mode=poll", "this version does not poll; use 'explicit' and load calls"),
+        ("--backend-config=python", "expected BACKEND,KEY=VALUE or KEY=VALUE, got 'python'"),
+        ("--http-restricted-api=x:k=v", "this version has no access control; use a proxy that has"),
+    ],
+)
+def test_bad_values(argument: str, text: str) -> None:
+    name = argument.partition("=")[0]
+    assert refusal("models", argument) == f'Bad option: "{name}".\n{text}'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--x=1"], "unrecognized option '--x=1'"),
+        (["-x"], "unrecognized option '-x'"),
+        (["--htp-port=1"], "unrecognized option '--htp-port=1'; did you mean '--http-port'?"),
+        (["--model-control=none", "--log-f=x"], "option '--log-f=x' is ambiguous; possibilities: "
+         "'--log-file' '--log-format'"),
+        (["--http-port"], "option '--http-port' requires an argument"),
+    ],
+)  # fmt: skip
+def test_bad_names(arguments: list[str], text: str) -> None:
+    assert refusal("models", *arguments) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "Error: --model-repository must be specified. Name a folder of models: naiad serve "
+         "DIR"),
+        (["m", "--load-model=a"], "Error: Use of '--load-model' requires setting "
+         "'--model-control-mode=explicit' as well."),
+        (["m", "--http-max-input-size=0"],
+         "Error: --http-max-input-size must be greater than 0."),
+        (["m", "--metrics-port=8000"], "The server cannot listen to HTTP requests and metrics "
+         "requests at the same address and port 127.0.0.1:8000"),
+        (["m", "--allow-http=off", "--allow-metrics=off"],
+         "Error: --allow-http=false and --allow-metrics=false leave nothing to serve."),
+    ],
+)  # fmt: skip
+def test_contradictions(arguments: list[str], text: str) -> None:
+    assert refusal(*arguments) == text
+
+
+def test_ports_that_the_system_chooses_do_not_collide() -> None:
+    settings = parse("m", "--http-port=0", "--metrics-port=0")
+    assert settings.http_port == settings.metrics_port == 0
+    assert parse("m", "--metrics-port=8000", "--metrics-address=::1").metrics_port == 8000
+
+
+def test_tritons_other_options_are_taken() -> None:
+    arguments = [f"--{option.name}=false" for option in INERT_OPTIONS]
+    assert parse("models", *arguments).inert == tuple(option.name for option in INERT_OPTIONS)
+
+
+def test_all_options_of_triton_are_known() -> None:
+    names = set(TRITON_OPTIONS.split())
+    known = {name for option in OPTIONS for name in (option.name, *option.aliases)}
+    assert names <= known
+
+
+def test_every_setting_but_the_inert_list_has_its_option() -> None:
+    assert set(FIELD_OPTIONS) == set(Settings.__dataclass_fields__) - {"inert"}
+    names = [option.name for option in OPTIONS]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("argument", ["--help", "-h", "--hel"])
+def test_help(argument: str) -> None:
+    with pytest.raises(HelpRequested):
+        parse(argument)
+
+
+def test_the_help_names_every_option_with_its_default() -> None:
+    text = format_help()
+    assert all(f"--{option.name}" in text for option in OPTIONS)
+    assert "[67108864]" in text
+    assert max(map(len, text.splitlines())) <= 79
