@@ -132,7 +132,13 @@ class Loader:
             raise InternalError(
                 f"failed to load '{name}', failed to poll from model repository: {error.message}"
             ) from error
-        versions = select_versions(config, folder.versions)
+        try:
+            versions = select_versions(config, folder.versions)
+        except InvalidArgumentError as error:
+            # The line end is Triton's, whose text has a line for each failure.
+            raise InvalidArgumentError(
+                f"load failed for model '{name}': {error.message}\n"
+            ) from error
         fingerprint = (config.SerializeToString(deterministic=True), _stamp(folder))
         return ModelPlan(config, folder, versions, fingerprint, files)
 
