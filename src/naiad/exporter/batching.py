@@ -73,7 +73,9 @@ def find_batch(
         return BatchAxis(None, without, reason)
     axes = tuple({0: name, **own} for own in asked)
     sampler = Sampler(source.example, axes, ranges, options.seed)
-    reason = _size_reason(source, sampler, name) or _independence_reason(source, sampler, name)
+    reason = _size_reason(source, sampler, name)
+    for values in (Values.NORMAL, Values.UNIFORM):
+        reason = reason or _independence_reason(source, sampler, name, values)
     return BatchAxis(None, without, reason) if reason else BatchAxis(name, axes)
 
 
@@ -106,14 +108,14 @@ def _size_reason(source: SourceModel, sampler: Sampler, name: str) -> str:
     return ""
 
 
-def _independence_reason(source: SourceModel, sampler: Sampler, name: str) -> str:
+def _independence_reason(source: SourceModel, sampler: Sampler, name: str, values: Values) -> str:
     rows = _SIZES[-1]
-    batch = sampler.draw({name: rows}, Values.NORMAL, 0)
+    batch = sampler.draw({name: rows}, values, 0)
     try:
         together = source.run(batch)
     except MODEL_FAILURES:
         # Not every combination of values suits every model; the example's own integers do.
-        batch = sampler.draw({name: rows}, Values.NORMAL, 0, keep_integers=True)
+        batch = sampler.draw({name: rows}, values, 0, keep_integers=True)
         try:
             together = source.run(batch)
         except MODEL_FAILURES as error:

@@ -130,9 +130,17 @@ def _answer(plan: ExportPlan, question: _Question) -> tuple[Tensors, Tensors]:
 
 def _run(plan: ExportPlan, tensors: Tensors) -> Tensors | BaseException:
     try:
-        return [plan.flat.pad_output(tensor) for _, tensor in plan.source.run(tensors)]
+        outputs = [plan.flat.pad_output(tensor) for _, tensor in plan.source.run(tensors)]
     except MODEL_FAILURES as error:
         return error
+    if plan.batch is not None:
+        for name, output in zip(plan.output_names, outputs, strict=False):
+            if output.shape[0] != tensors[0].shape[0]:
+                return ValueError(
+                    f"output '{name}' has the shape {list(output.shape)} for a batch of "
+                    f"{tensors[0].shape[0]}"
+                )
+    return outputs
 
 
 def _require_run(plan: ExportPlan, tensors: Tensors) -> Tensors:

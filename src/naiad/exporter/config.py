@@ -58,8 +58,7 @@ def settle_config(
         )
     kept = ModelConfig()
     kept.CopyFrom(existing)
-    if options.max_batch_size is not None:
-        kept.max_batch_size = made.max_batch_size
+    kept.max_batch_size = made.max_batch_size
     if options.instance_count is not None:
         del kept.instance_group[:]
         kept.instance_group.extend(made.instance_group)

@@ -27,7 +27,7 @@ from naiad.exporter.batching import first_line
 from naiad.exporter.cases import make_cases, select_stored
 from naiad.exporter.config import assign_labels, make_config, settle_config
 from naiad.exporter.formats import Format, Interface, Runner, Written
-from naiad.exporter.options import ExportOptions
+from naiad.exporter.options import DEFAULT_MAX_BATCH_SIZE, ExportOptions
 from naiad.exporter.plan import ExportPlan, make_plan
 from naiad.exporter.quiet import quiet
 from naiad.exporter.result import ExportResult
@@ -102,10 +102,11 @@ def export(  # noqa: PLR0913  # the model's call, where it goes, and one object 
     settings = options or ExportOptions()
     check_model_name(name)
     labels = _read_labels(settings.labels)
+    existing = _read_config(Path(repository, name, CONFIG_FILENAME))
     with quiet(), tempfile.TemporaryDirectory(prefix="naiad-export-") as folder:
         _LOGGER.info("running %s in eager mode", type(model).__name__)
         source = SourceModel(model, args, kwargs, origin=settings.source)
-        plan = make_plan(source, settings)
+        plan = make_plan(source, settings, _default_max_batch_size(existing))
         answered = make_cases(plan)
         _LOGGER.info("writing %s", chosen.file_name)
         path = Path(folder, chosen.file_name)
@@ -115,7 +116,7 @@ def export(  # noqa: PLR0913  # the model's call, where it goes, and one object 
         interface = chosen.describe(path, plan, cases)
         proof = _prove(chosen, path, interface, (cases, settings))
         config, note = settle_config(
-            _read_config(Path(repository, name, CONFIG_FILENAME)),
+            existing,
             make_config(name, chosen, plan, interface),
             settings,
         )
@@ -149,6 +150,13 @@ def _read_config(path: Path) -> ModelConfig | None:
     if not path.is_file():
         return None
     return parse_config(path.read_text(encoding="utf-8"), str(path))
+
+
+def _default_max_batch_size(existing: ModelConfig | None) -> int:
+    """What the model's config already says, so that golden cases fit it where it is kept."""
+    if existing is None or existing.max_batch_size < 1:
+        return DEFAULT_MAX_BATCH_SIZE
+    return existing.max_batch_size
 
 
 def _find_format(name: str) -> Format:

@@ -55,8 +55,17 @@ class ExportPlan:
         return tuple(self.flat.pad(self.sampler.resize(sizes)))
 
 
-def make_plan(source: SourceModel, options: ExportOptions) -> ExportPlan:
+def make_plan(
+    source: SourceModel,
+    options: ExportOptions,
+    default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
+) -> ExportPlan:
     """Decide an export by running the model in eager mode.
+
+    Args:
+        source: the user's module and example.
+        options: the caller's.
+        default_max_batch_size: where the options give none; raised to the example's rows.
 
     Raises:
         InvalidArgumentError: the options do not fit the model, or the model is not a function of
@@ -93,7 +102,7 @@ def make_plan(source: SourceModel, options: ExportOptions) -> ExportPlan:
         options=options,
         axes=found.axes,
         batch=found.name,
-        max_batch_size=_max_batch_size(found.name, sampler, options),
+        max_batch_size=_max_batch_size(found.name, sampler, options, default_max_batch_size),
         output_names=output_names,
         datatypes=datatypes,
         sampler=sampler,
@@ -106,17 +115,23 @@ def make_plan(source: SourceModel, options: ExportOptions) -> ExportPlan:
     )
 
 
-def _max_batch_size(name: str | None, sampler: Sampler, options: ExportOptions) -> int:
+def _max_batch_size(
+    name: str | None, sampler: Sampler, options: ExportOptions, default: int
+) -> int:
     if name is None:
         return 0
     if options.max_batch_size is not None:
         return options.max_batch_size
-    return max(DEFAULT_MAX_BATCH_SIZE, sampler.sizes[name])
+    return max(default, sampler.sizes[name])
 
 
 def _run_twice(source: SourceModel) -> list[tuple[str, torch.Tensor]]:
     try:
-        first, second = source.run(source.example), source.run(source.example)
+        first = source.run(source.example)
+        with torch.random.fork_rng(devices=[]):
+            # Other random numbers than the first time, or there would be nothing to notice.
+            torch.manual_seed(torch.initial_seed() + 1)
+            second = source.run(source.example)
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         raise InvalidArgumentError(
             f"the model fails on its own example in eager mode: {type(error).__name__}: {error}"

@@ -22,6 +22,8 @@ class SourceModel:
 
     Attributes:
         module: the user's own object; it is run, never changed.
+        args: the example's positional arguments, as given.
+        kwargs: the example's keyword arguments, as given.
         origin: where it came from (``MODULE:CALLABLE``), or "".
         input_names: of the tensors among the arguments, in forward's order: the argument's name,
             the key for a tensor in a dict, ``argument_0`` for one in a sequence.
@@ -47,10 +49,16 @@ class SourceModel:
             UnsupportedError: an input is of a type that no protocol carries.
         """
         _require_module(module)
+        if not isinstance(args, tuple | list):
+            raise InvalidArgumentError(
+                f"args is a {type(args).__name__}; it must be a tuple of forward's arguments, "
+                "for one argument: (x,)"
+            )
         self.module = module
+        self.args = tuple(args)
+        self.kwargs = dict(kwargs or {})
         self.origin = origin
-        self._bound = _bind(module, args, dict(kwargs or {}))
-        self.input_names: tuple[str, ...]
+        self._bound = _bind(module, self.args, self.kwargs)
         named, self.constants = _named_arguments(self._bound)
         self.input_names = tuple(named)
         for name, tensor in named.items():
@@ -172,11 +180,6 @@ def _require_cpu(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
 def _bind(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    if isinstance(args, torch.Tensor) or not isinstance(args, tuple | list):
-        raise InvalidArgumentError(
-            f"args is a {type(args).__name__}; it must be a tuple of forward's arguments, "
-            "for one argument: (x,)"
-        )
     signature = inspect.signature(module.forward)
     try:
         return signature.bind(*args, **kwargs)

@@ -14,9 +14,12 @@ Path = tuple[str | int, ...]
 Leaf = tuple[Path, Any]
 
 
-def is_namedtuple(value: object) -> bool:
-    """Whether the value is a tuple whose fields have names."""
-    return isinstance(value, tuple) and hasattr(value, "_fields")
+def _field_names(value: tuple[Any, ...]) -> tuple[str, ...]:
+    """The names of a tuple's fields; empty for a plain one."""
+    if hasattr(value, "n_sequence_fields"):
+        # The results of torch.topk, torch.max and so on: named, but no named tuples of Python's.
+        return tuple(type(value).__match_args__)  # type: ignore[attr-defined]
+    return tuple(getattr(value, "_fields", ()))
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Leaf]:
@@ -47,7 +50,7 @@ def rebuild(template: Any, tensors: Iterator[torch.Tensor]) -> Any:
         fields = {str(step): rebuild(part, tensors) for step, part in _parts(template)}
         return dataclasses.replace(template, **fields)  # type: ignore[type-var]
     items = [rebuild(part, tensors) for part in template]
-    return type(template)(*items) if is_namedtuple(template) else type(template)(items)
+    return type(template)(*items) if hasattr(template, "_fields") else type(template)(items)
 
 
 def name_leaf(path: Path, position: int) -> str:
@@ -99,8 +102,8 @@ def _parts(value: Any) -> list[tuple[str | int, Any]]:
     """The container's own parts; nothing for a leaf."""
     if isinstance(value, Mapping):
         return [(str(key), part) for key, part in value.items()]
-    if is_namedtuple(value):
-        return list(zip(value._fields, value, strict=True))
+    if isinstance(value, tuple) and (names := _field_names(value)):
+        return list(zip(names, value, strict=True))
     if isinstance(value, tuple | list):
         return list(enumerate(value))
     if _is_container(value):

@@ -1,0 +1,201 @@
+"""``naiad export``: from a callable that makes a module to a model version in a repository."""
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from naiad.errors import InvalidArgumentError, NaiadError, NotFoundError
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from naiad.exporter.result import ExportResult
+    from naiad.repository.golden import TensorRecord
+
+_FAILED = 1
+_MISUSED = 2
+
+
+def parse_dynamic(values: tuple[str, ...]) -> dict[str, dict[int, str]]:
+    """``input_ids:batch,tokens`` as axes of inputs; an empty place is an axis of fixed size.
+
+    Raises:
+        InvalidArgumentError: a value is not of that form, or an input appears twice.
+    """
+    dynamic: dict[str, dict[int, str]] = {}
+    for value in values:
+        name, colon, axes = value.rpartition(":")
+        named = {axis: label.strip() for axis, label in enumerate(axes.split(","))}
+        named = {axis: label for axis, label in named.items() if label}
+        if not (colon and name and named):
+            raise InvalidArgumentError(
+                f"'{value}' is not of the form INPUT:AXIS,AXIS; for example "
+                "input_ids:batch,tokens, or image:batch,,height,width for a fixed axis 1"
+            )
+        if name in dynamic:
+            raise InvalidArgumentError(f"--dynamic names the input '{name}' twice")
+        dynamic[name] = named
+    return dynamic
+
+
+@click.command("export")
+@click.argument("source", metavar="MODULE:CALLABLE")
+@click.option("--name", required=True, help="Model name in the repository.")
+@click.option(
+    "--repository",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Model repository; made if there is none.",
+)
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(["onnx", "torchscript", "pt2"]),
+    default="onnx",
+    show_default=True,
+    help="Of the model file.",
+)
+@click.option(
+    "--args",
+    "examples",
+    metavar="MODULE:CALLABLE",
+    help="Returns example inputs, where the first callable returns a module alone.",
+)
+@click.option(
+    "--dynamic",
+    multiple=True,
+    metavar="INPUT:AXIS,AXIS",
+    help="Names of an input's axes that vary, such as input_ids:batch,tokens. Repeat it for each.",
+)
+@click.option(
+    "--max-batch-size",
+    type=click.IntRange(min=0),
+    help="Of the config. By default 8 where the model can be batched, else 0.",
+)
+@click.option(
+    "--labels",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Class names, one a line.",
+)
+@click.option(
+    "--version", type=click.IntRange(min=1), help="Model version. By default the next one."
+)
+@click.option("--overwrite", is_flag=True, help="Replace the version if it exists.")
+@click.option("--opset", type=click.IntRange(min=1), help="Of ONNX. By default torch's choice.")
+def export(**given: Any) -> None:
+    """Export the model that MODULE:CALLABLE returns, and prove the file against it.
+
+    The callable takes no arguments and returns an nn.Module, (module, args) or
+    (module, args, kwargs), where args are example inputs of forward.
+
+    Exit codes: 0 exported, 1 the model cannot be exported or the file answers otherwise, 2 wrong
+    use.
+    """
+    console = Console(stderr=True)
+    # Python puts the folder of the script on its path, which is not where the user is.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        with console.status("loading torch") as status, _progress(status):
+            result = _export(given)
+    except (InvalidArgumentError, NotFoundError) as error:
+        click.echo(f"naiad export: {error.message}", err=True)
+        sys.exit(_MISUSED)
+    except NaiadError as error:
+        click.echo(f"naiad export: {error.message}", err=True)
+        sys.exit(_FAILED)
+    _print_result(Console(), result)
+
+
+def _export(given: Mapping[str, Any]) -> "ExportResult":
+    dynamic = parse_dynamic(given["dynamic"])
+    from naiad.exporter.export import export as export_model
+    from naiad.exporter.options import ExportOptions
+    from naiad.source_model.reference import load_source
+
+    logging.getLogger("naiad.exporter").info("running %s", given["source"])
+    source = load_source(given["source"], given["examples"])
+    options = ExportOptions(
+        dynamic=dynamic,
+        max_batch_size=given["max_batch_size"],
+        version=given["version"],
+        overwrite=given["overwrite"],
+        labels=given["labels"] or (),
+        opset=given["opset"],
+        source=given["source"],
+    )
+    return export_model(
+        source.module,
+        source.args,
+        source.kwargs,
+        name=given["name"],
+        repository=given["repository"],
+        format=given["format_name"],
+        options=options,
+    )
+
+
+class _StatusHandler(logging.Handler):
+    """Shows the exporter's latest log line beside the spinner."""
+
+    def __init__(self, status: "Status") -> None:
+        super().__init__(logging.INFO)
+        self._status = status
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._status.update(record.getMessage())
+
+
+@contextmanager
+def _progress(status: "Status") -> Iterator[None]:
+    logger = logging.getLogger("naiad.exporter")
+    handler, level = _StatusHandler(status), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _print_result(console: Console, result: "ExportResult") -> None:
+    console.print(
+        f"{result.model_name}, version {result.version} ({result.format}) in {result.path}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
+    tensors = Table(
+        "", "name", "datatype", "shape", title="Inputs and outputs", title_justify="left"
+    )
+    for kind, records in (("input", result.inputs), ("output", result.outputs)):
+        for record in records:
+            tensors.add_row(kind, escape(record.name), record.datatype, escape(_shape(record)))
+    console.print(tensors)
+    files = Table("file", "bytes", title="Files", title_justify="left")
+    for name, size in result.files.items():
+        files.add_row(escape(name), f"{size:,}")
+    console.print(files)
+    cases = Table(
+        "golden case", "largest difference", "output",
+        title="Against eager PyTorch", title_justify="left",
+    )  # fmt: skip
+    for case in dict.fromkeys(difference.case for difference in result.differences):
+        worst = max((d for d in result.differences if d.case == case), key=lambda d: d.max_abs)
+        cases.add_row(escape(case), f"{worst.max_abs:.3g}", escape(worst.output))
+    console.print(cases)
+    console.print(f"max_batch_size: {result.max_batch_size}", highlight=False)
+    for note in result.notes:
+        console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _shape(record: "TensorRecord") -> str:
+    named = {axis: record.axes.get(axis, "-1") for axis in range(len(record.shape))}
+    sizes = [named[axis] if size == -1 else str(size) for axis, size in enumerate(record.shape)]
+    return f"[{', '.join(sizes)}]"

@@ -1,0 +1,99 @@
+"""``naiad export`` as it is typed."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from naiad.cli.export import export
+
+pytestmark = pytest.mark.slow
+
+NETS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 2)
+
+    def forward(self, input_ids, mask):
+        return {"pooled": (self.embedding(input_ids) * mask.unsqueeze(-1)).sum(1)}
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x - 2
+
+def make():
+    return Net()
+
+def example():
+    ids = torch.tensor([[1, 9, 3]])
+    return {"input_ids": ids, "mask": torch.ones_like(ids)}
+
+def both():
+    return Net(), (torch.tensor([[1, 9, 3]]), torch.tensor([[1, 1, 0]]))
+
+def branch():
+    return Branch(), (torch.ones(2, 3),)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "command_nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    sys.modules.pop("command_nets", None)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(export, list(arguments), env={"COLUMNS": "200"})
+
+
+def test_a_module_of_the_current_folder_becomes_a_version(folder: Path) -> None:
+    result = run(
+        "command_nets:make", "--args", "command_nets:example", "--name", "net",
+        "--repository", "repository", "--dynamic", "input_ids:batch,tokens",
+        "--dynamic", "mask:batch,tokens", "--max-batch-size", "4",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    version = folder / "repository" / "net" / "1"
+    assert (version / "model.onnx").is_file()
+    assert (version / "naiad.json").is_file()
+    config = (folder / "repository" / "net" / "config.pbtxt").read_text()
+    assert "max_batch_size: 4" in config
+    assert "dims: [ -1 ]" in config
+    for text in ("net, version 1 (onnx)", "input_ids", "[batch, tokens]", "model.onnx", "example"):
+        assert text in result.stdout
+
+
+def test_a_file_that_cannot_be_made_exits_with_1(folder: Path) -> None:
+    result = run("command_nets:branch", "--name", "net", "--repository", "r")
+    assert result.exit_code == 1
+    assert "naiad export: the model decides by the values" in result.stderr
+    assert not (folder / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["command_nets"], "not of the form MODULE:CALLABLE"),
+        (["no_such_module:make"], "no Python module 'no_such_module'"),
+        (["command_nets:make"], "--args MODULE:CALLABLE"),
+        (["command_nets:both", "--dynamic", "mask"], "not of the form INPUT:AXIS,AXIS"),
+        (["command_nets:both", "--dynamic", "mask:,"], "not of the form INPUT:AXIS,AXIS"),
+        (["command_nets:both", "--dynamic", "mask:a", "--dynamic", "mask:b"], "twice"),
+        (["command_nets:both", "--format", "tensorrt"], "tensorrt"),
+        (["command_nets:both", "--labels", "missing.txt"], "missing.txt"),
+    ],
+)
+def test_wrong_use_exits_with_2(folder: Path, arguments: list[str], message: str) -> None:
+    result = run(*arguments, "--name", "net", "--repository", "r")
+    assert result.exit_code == 2
+    assert message in result.stderr.replace("\n", " ")
+    assert not (folder / "r").exists()
