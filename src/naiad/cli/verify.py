@@ -53,16 +53,14 @@ def verify(  # noqa: PLR0913  # one parameter for each option
     rounds: int,
     json_file: Path | None,
 ) -> None:
-    r"""Compare every hop from PyTorch to the served answer, number by number.
+    """Compare every hop from PyTorch to the served answer, number by number.
 
     DIR is a model repository that 'naiad export' wrote. Each golden case goes through: the
     PyTorch model again (with --source), the exported file alone, the server by HTTP JSON and by
     HTTP binary tensors, and 16 clients at once whose requests the server joins into batches.
 
-    \b
-    Exit status: 0  every hop holds
-                 1  something differs; the cause is named where an experiment shows it
-                 2  the comparison could not be run
+    Exit codes: 0 every hop holds, 1 something differs (the cause is named where an experiment
+    shows it), 2 the comparison could not be run.
     """
     from naiad.verify.report import ExitCode, print_report
     from naiad.verify.verification import VerifyOptions, verify_repository

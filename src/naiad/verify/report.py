@@ -132,7 +132,7 @@ def build_table(models: Sequence[ModelReport]) -> Table:
     for heading in ("same\ntop-1", "same\nbits"):
         table.add_column(heading, justify="center", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for model in models:
+    for model in (model for model in models if model.rows):
         table.add_row(Text(f"{model.model} {model.version}", style="bold"))
         for row in model.rows:
             table.add_row(*_cells(row))

@@ -72,8 +72,18 @@ def verify_repository(options: VerifyOptions, on_step: OnStep = lambda _: None) 
         address = options.address
         if address is None:
             on_step("starting a server")
-            address = stack.enter_context(ServerProcess(options.repository)).address
+            server = ServerProcess(options.repository, options=_serve_options(options.models))
+            address = stack.enter_context(server).address
         return Report([_verify_version(options, address, v, on_step) for v in versions])
+
+
+def _serve_options(models: Sequence[str]) -> list[str]:
+    """Load what is to be verified and nothing else; a model that fails stops no other."""
+    flags = ["--exit-on-error=false"]
+    if models:
+        flags.append("--model-control-mode=explicit")
+        flags.extend(f"--load-model={name}" for name in models)
+    return flags
 
 
 def _verify_version(
@@ -82,11 +92,15 @@ def _verify_version(
     name, number = version
     try:
         subject = Subject.load(options.repository, name, number)
-        if not subject.cases:
-            return _Findings(subject).report(could_not_run="no golden case could be read")
-        return _Proof(options, subject, address, on_step).run()
     except NaiadError as error:
         return ModelReport(name, number, could_not_run=error.message)
+    findings = _Findings(subject)
+    if not subject.cases:
+        return findings.report(could_not_run="no golden case could be read")
+    try:
+        return _Proof(options, findings, address, on_step).run()
+    except NaiadError as error:
+        return findings.report(could_not_run=error.message)
 
 
 @dataclass(slots=True)
@@ -115,15 +129,15 @@ class _Proof:
     """All hops of one model version."""
 
     def __init__(
-        self, options: VerifyOptions, subject: Subject, address: str, on_step: OnStep
+        self, options: VerifyOptions, findings: _Findings, address: str, on_step: OnStep
     ) -> None:
         self._options = options
-        self._subject = subject
+        self._findings = findings
+        self._subject = subject = findings.subject
         self._on_step = on_step
         self._target = Target(
             address, subject.model, subject.version, subject.inputs(), subject.outputs()
         )
-        self._findings = _Findings(subject)
         self._eager: Hop | None = None
         self._train: Hop | None = None
 

@@ -1,0 +1,276 @@
+"""``naiad verify`` as a user runs it, on real exports, some of them damaged on purpose."""
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+import naiad
+from naiad.errors import UnavailableError
+from naiad.exporter.options import ExportOptions
+from naiad.repository.golden import MANIFEST_NAME, digest_files
+from naiad.verify.server_process import ServerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SOURCE = '''
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    """Inputs that can't be exchanged unnoticed, and a layer that train mode changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, a, b):
+        return self.norm(self.linear(a) - 2 * b)
+
+
+def net():
+    torch.manual_seed(3)
+    model = Net()
+    model.norm.running_mean.uniform_(-1, 1)
+    model.norm.running_var.uniform_(0.5, 2)
+    return model.eval(), (torch.randn(2, 3, 8), torch.randn(2, 3, 8))
+
+
+def other():
+    model, example = net()
+    torch.nn.init.zeros_(model.linear.weight)
+    return model, example
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source ``nets.py`` and a repository with one model in two formats."""
+    folder = tmp_path_factory.mktemp("verify")
+    (folder / "nets.py").write_text(SOURCE, encoding="utf-8")
+    for format_name in ("onnx", "torchscript"):
+        model, example = make_net(folder)
+        naiad.export(
+            model,
+            example,
+            name=f"net_{format_name}",
+            repository=folder / "models",
+            format=format_name,
+            options=ExportOptions(source="nets:net"),
+        )
+    return folder
+
+
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    shutil.copytree(folder, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def make_net(folder: Path) -> tuple[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    names: dict[str, Any] = {"__name__": "nets"}
+    exec((folder / "nets.py").read_text(encoding="utf-8"), names)
+    made: tuple[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]] = names["net"]()
+    return made
+
+
+def verify(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Exit status, the report, and everything that was printed."""
+    report = folder / "report.json"
+    report.unlink(missing_ok=True)
+    command = Path(sys.executable).with_name("naiad")
+    done = subprocess.run(
+        [command, "verify", "models", *arguments, "--json", str(report)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    document = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+    return done.returncode, document, done.stdout + done.stderr
+
+
+def rehash(version: Path) -> None:
+    """Make the manifest agree with whatever the files are now, as a careful forger would."""
+    path = version / MANIFEST_NAME
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["files"] = digest_files(version)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call(*args, **kwargs)
+
+
+def rows_of(document: dict[str, Any], model: int = 0) -> dict[str, list[str]]:
+    """Hop -> verdicts, in the order of the batch sizes."""
+    verdicts: dict[str, list[str]] = {}
+    for row in document["models"][model]["rows"]:
+        verdicts.setdefault(row["hop"], []).append(row["verdict"])
+    return verdicts
+
+
+def test_a_faithful_export_is_equal_at_every_hop(folder: Path) -> None:
+    status, document, text = verify(folder)
+    assert status == 0, text
+    assert [model["model"] for model in document["models"]] == ["net_onnx", "net_torchscript"]
+    for model in document["models"]:
+        rows = model["rows"]
+        assert {row["verdict"] for row in rows} == {"equal"}
+        hops = list(dict.fromkeys(row["hop"] for row in rows))
+        assert hops == [
+            "exported file alone",
+            "served, HTTP JSON",
+            "served, HTTP binary",
+            "served, 16 clients",
+        ]
+        assert {row["batch"] for row in rows} == {"1", "2", "3", "8", "mixed"}
+        served = [row for row in rows if row["hop"].startswith("served, HTTP")]
+        assert all(row["same_bits"] is True for row in served)
+        # Sixteen clients at once and two instances: some requests must have met.
+        assert max(int(size) for size in model["batch_sizes"]) > 3
+        assert model["causes"] == []
+
+
+def test_the_source_is_asked_again(folder: Path) -> None:
+    status, document, text = verify(folder, "net_onnx", "--source", "nets:net")
+    assert status == 0, text
+    assert next(iter(rows_of(document))) == "PyTorch eager again"
+
+
+def test_another_source_is_not_the_model_that_was_exported(folder: Path) -> None:
+    status, document, text = verify(folder, "net_onnx", "--source", "nets:other")
+    assert status == 1
+    assert set(rows_of(document)["PyTorch eager again"]) == {"DIFFERENT"}
+    assert set(rows_of(document)["exported file alone"]) == {"equal"}
+    assert "'nets:other' is not the model that was exported" in document["models"][0]["causes"][0]
+    assert "cause:" in text
+
+
+def test_a_changed_golden_file_is_named_by_its_hash(damaged: Path) -> None:
+    add_one_to_golden_outputs(damaged / "models" / "net_onnx" / "1")
+    status, document, text = verify(damaged, "net_onnx")
+    assert status == 1
+    (problem, *_) = document["models"][0]["problems"]
+    assert "is not the file that was exported" in problem
+    assert "golden/" in problem
+    assert "is not the file that was exported" in text
+
+
+def test_a_forged_golden_output_shows_in_the_numbers_and_is_named(damaged: Path) -> None:
+    version = damaged / "models" / "net_onnx" / "1"
+    add_one_to_golden_outputs(version)
+    rehash(version)
+    status, document, text = verify(damaged, "net_onnx", "--source", "nets:net")
+    assert status == 1, text
+    model = document["models"][0]
+    assert model["problems"] == []
+    assert "DIFFERENT" in rows_of(document)["exported file alone"]
+    different = [row for row in model["rows"] if row["verdict"] == "DIFFERENT"]
+    assert all(abs(d["max_abs"] - 1) < 1e-3 for row in different for d in row["differences"])
+    assert any("golden outputs are not what the model answers" in c for c in model["causes"])
+
+
+def test_swapped_inputs_are_found_and_named(damaged: Path) -> None:
+    version = damaged / "models" / "net_onnx" / "1"
+    model, example = make_net(damaged)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    quietly(
+        torch.onnx.export, model, example, version / "model.onnx", dynamo=True, verbose=False,
+        external_data=False, input_names=["b", "a"], output_names=output_names(version),
+        dynamic_shapes=({0: batch}, {0: batch}),
+    )  # fmt: skip
+    rehash(version)
+    status, document, text = verify(damaged, "net_onnx")
+    assert status == 1, text
+    assert set(rows_of(document)["exported file alone"]) == {"DIFFERENT"}
+    (cause,) = document["models"][0]["causes"]
+    assert cause.startswith("inputs are swapped: with 'b' in the place of 'a'")
+    assert "inputs are swapped" in text
+
+
+def test_an_export_in_train_mode_is_found_and_named(damaged: Path) -> None:
+    version = damaged / "models" / "net_torchscript" / "1"
+    model, example = make_net(damaged)
+    traced = quietly(torch.jit.trace, model.train(), example, check_trace=False)
+    quietly(traced.save, str(version / "model.pt"))
+    rehash(version)
+    status, document, text = verify(damaged, "net_torchscript", "--source", "nets:net")
+    assert status == 1, text
+    assert set(rows_of(document)["PyTorch eager again"]) == {"equal"}
+    assert set(rows_of(document)["exported file alone"]) == {"DIFFERENT"}
+    assert any("exported in train mode" in cause for cause in document["models"][0]["causes"])
+
+
+def test_a_changed_model_file_is_named_even_where_its_answers_agree(damaged: Path) -> None:
+    version = damaged / "models" / "net_torchscript" / "1"
+    model, example = make_net(damaged)
+    quietly(quietly(torch.jit.trace, model, example).save, str(version / "model.pt"))
+    status, document, _ = verify(damaged, "net_torchscript")
+    assert status == 1
+    assert document["models"][0]["problems"][0].startswith("model.pt is not the file")
+    assert set(rows_of(document)["exported file alone"]) == {"equal"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope"], "there is no model 'nope'"),
+        (["net_onnx", "--url", "127.0.0.1:1"], "could not be verified"),
+        (["--source", "nets:net"], "name the MODEL that it belongs to"),
+        (["net_onnx", "--source", "nets:nothing"], "has no 'nothing'"),
+    ],
+)
+def test_what_can_not_be_run_is_neither_equal_nor_different(
+    folder: Path, arguments: list[str], message: str
+) -> None:
+    status, _, text = verify(folder, *arguments)
+    assert status == 2, text
+    assert message in " ".join(text.split())
+
+
+def test_a_model_that_does_not_load_stops_no_other(damaged: Path) -> None:
+    broken = damaged / "models" / "net_onnx" / "1" / "model.onnx"
+    broken.write_bytes(b"not a model")
+    status, document, text = verify(damaged)
+    assert status == 1, text
+    onnx, torchscript = document["models"]
+    assert onnx["problems"][0].startswith("model.onnx is not the file")
+    assert "does not load" in onnx["could_not_run"]
+    assert {row["verdict"] for row in torchscript["rows"]} == {"equal"}
+
+
+def test_a_server_that_does_not_start_is_quoted(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError) as raised:
+        ServerProcess(tmp_path / "nowhere")
+    assert "naiad serve" in raised.value.message
+    assert "nowhere" in raised.value.message.partition("The end of its log:")[2]
+
+
+def add_one_to_golden_outputs(version: Path) -> None:
+    for path in sorted((version / "golden").glob("*.safetensors")):
+        stored = load_file(path)
+        save_file(
+            {k: v + np.float32(1) if k.startswith("outputs/") else v for k, v in stored.items()},
+            path,
+        )
+
+
+def output_names(version: Path) -> list[str]:
+    manifest = json.loads((version / MANIFEST_NAME).read_text(encoding="utf-8"))
+    return [output["name"] for output in manifest["outputs"]]

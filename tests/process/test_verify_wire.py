@@ -1,0 +1,125 @@
+"""Both callers of verify against a real server: tritonclient's, and verify's own encoder."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from naiad.repository.golden import GoldenCase
+from naiad.verify.hops import ConcurrentHop, HopFailedError, HttpHop, read_executions
+from naiad.verify.server_process import ServerProcess
+from naiad.verify.wire import (
+    Caller,
+    CallFailedError,
+    PlainCaller,
+    Target,
+    TritonClientCaller,
+    get_json,
+    open_caller,
+)
+
+pytestmark = pytest.mark.slow
+
+RECORDED = Path(__file__).parent.parent / "conformance" / "recorded" / "repository"
+DATA: dict[str, Any] = {
+    "BOOL": np.array([[True, False]]),
+    "INT8": np.array([[-128, 127]], dtype=np.int8),
+    "UINT64": np.array([[0, 2**64 - 1]], dtype=np.uint64),
+    "INT64": np.array([[-(2**63), 2**63 - 1]], dtype=np.int64),
+    "FP16": np.array([[0.5, -65504.0]], dtype=np.float16),
+    "FP32": np.array([[np.nan, -np.inf, -0.0, 1e-45, 0.1]], dtype=np.float32),
+    "FP64": np.array([[0.1, 5e-324]]),
+    "BYTES": np.array([[b"cat", "Käse".encode(), b""]], dtype=np.object_),
+}
+# The protocol has no JSON form for FP16.
+CASES = [(d, b) for d in DATA for b in (False, True) if b or d != "FP16"]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    repository = tmp_path_factory.mktemp("repository")
+    for datatype in DATA:
+        name = f"id_{datatype.lower()}"
+        shutil.copytree(RECORDED / name, repository / name)
+    shutil.copytree(RECORDED / "dyn", repository / "dyn")
+    with ServerProcess(repository) as server:
+        yield server.address
+
+
+def target(address: str, datatype: str, model: str = "") -> Target:
+    name = model or f"id_{datatype.lower()}"
+    return Target(address, name, 1, {"IN": datatype}, {"OUT": datatype})
+
+
+@pytest.mark.parametrize("make", [PlainCaller, TritonClientCaller])
+@pytest.mark.parametrize(("datatype", "binary"), CASES)
+def test_every_bit_comes_back(
+    address: str, make: Callable[[Target], Caller], datatype: str, binary: bool
+) -> None:
+    caller = make(target(address, datatype))
+    sent = DATA[datatype]
+    try:
+        answer = caller.infer({"IN": sent}, binary=binary)["OUT"]
+    finally:
+        caller.close()
+    assert answer.dtype == sent.dtype
+    assert answer.shape == sent.shape
+    if sent.dtype.hasobject:
+        assert answer.tolist() == sent.tolist()
+    else:
+        same_nan = np.isnan(answer) & np.isnan(sent) if sent.dtype.kind == "f" else False
+        bits = np.dtype(f"u{sent.dtype.itemsize}")
+        assert np.all((answer.view(bits) == sent.view(bits)) | same_nan)
+
+
+def test_the_more_independent_caller_is_chosen(address: str) -> None:
+    for datatype, kind in (("FP32", TritonClientCaller), ("BF16", PlainCaller)):
+        caller = open_caller(target(address, datatype))
+        assert isinstance(caller, kind)
+        caller.close()
+
+
+@pytest.mark.parametrize("make", [PlainCaller, TritonClientCaller])
+def test_the_server_s_refusal_is_passed_on(address: str, make: Callable[[Target], Caller]) -> None:
+    caller = make(target(address, "FP32", "nope"))
+    try:
+        with pytest.raises(CallFailedError, match="unknown model: 'nope'"):
+            caller.infer({"IN": DATA["FP32"]}, binary=True)
+    finally:
+        caller.close()
+
+
+def test_a_hop_refuses_what_json_can_not_carry(address: str) -> None:
+    for binary, refusal in ((False, "FP16 has no JSON form"), (True, "")):
+        hop = HttpHop(target(address, "FP16"), binary=binary)
+        assert hop.refusal() == refusal
+        hop.close()
+
+
+def test_requests_of_many_clients_are_mixed_and_counted(address: str) -> None:
+    dyn = target(address, "FP32", "dyn")
+    cases = [
+        GoldenCase(f"case{i}", 1, "fixed", {"IN": np.full((1, 3), i, dtype=np.float32)}, {})
+        for i in range(5)
+    ]
+    mixed = ConcurrentHop(dyn).run_mixed(cases, rounds=4)
+    assert len(mixed.answers) == 64
+    for case, outputs in mixed.answers:
+        np.testing.assert_array_equal(outputs["OUT"], case.inputs["IN"])
+    executions = mixed.executions
+    assert executions.requests == 64
+    assert executions.executions == sum(executions.batch_sizes.values())
+    assert sum(size * count for size, count in executions.batch_sizes.items()) == 64
+
+
+def test_statistics_of_an_unknown_model_fail_the_hop(address: str) -> None:
+    with pytest.raises(HopFailedError, match="no statistics"):
+        read_executions(target(address, "FP32", "nope"))
+
+
+def test_no_server_is_a_failed_call() -> None:
+    with pytest.raises(CallFailedError, match=r"127\.0\.0\.1:1"):
+        get_json("127.0.0.1:1", "/v2")
