@@ -14,6 +14,7 @@ from naiad.backends.base import Instance
 from naiad.clock import Clock
 from naiad.engine.instances import Execution, InstanceThread
 from naiad.engine.reshape import Reshaper
+from naiad.engine.trace import record_execution
 from naiad.errors import NaiadError, UnavailableError
 from naiad.inference.datatypes import Datatype
 from naiad.inference.request import InferRequest
@@ -167,6 +168,8 @@ class Executor:
                     pieces if request.output_names is None else _select(pieces, request)
                 )
             ]
+            if request.trace is not None:
+                record_execution(request.trace, request, execution, outputs, now_ns)
             request.on_response(
                 InferResponse(self._name, self._version, request.request_id, outputs)
             )
@@ -188,6 +191,8 @@ class Executor:
                 self._count_failure(request, FailureReason.CANCELED, now_ns)
                 continue
             self._count_failure(request, FailureReason.BACKEND, now_ns)
+            if request.trace is not None:
+                record_execution(request.trace, request, execution, (), now_ns)
             request.on_response(
                 InferResponse(self._name, self._version, request.request_id, (), error)
             )

@@ -7,6 +7,7 @@ from naiad.inference.tensor import Tensor
 
 if TYPE_CHECKING:
     from naiad.inference.response import InferResponse
+    from naiad.inference.trace import Trace
 
 ParameterValue = bool | int | float | str
 ResponseCallback = Callable[["InferResponse"], None]
@@ -35,6 +36,7 @@ class InferRequest:
         is_cancelled: the caller went away; whoever holds the request drops it when it can.
         received_ns: when its first byte was there, on the engine's clock.
         queued_ns: when it was handed to the scheduler.
+        trace: what is written down about it; None for a request that is not traced.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class InferRequest:
         "sequence_end",
         "sequence_start",
         "timeout_us",
+        "trace",
     )
 
     def __init__(
@@ -78,3 +81,4 @@ class InferRequest:
         self.batch_key: object = None
         self.queued_ns = 0
         self.is_cancelled = False
+        self.trace: Trace | None = None
