@@ -110,7 +110,7 @@ class HeadParser:
 
     def _build(self, raw: bytes) -> Head:
         collected = _Collected()
-        parser = httptools.HttpRequestParser(collected)
+        parser = collected.parser
         try:
             parser.feed_data(raw)
         except httptools.HttpParserUpgrade:
@@ -134,7 +134,7 @@ class HeadParser:
         method = parser.get_method()
         head.is_head = method == b"HEAD"
         head.can_continue = parser.get_http_version() != "1.0"
-        head.keep_alive = parser.should_keep_alive()
+        head.keep_alive = collected.keep_alive
         path = _ABSOLUTE_TARGET.sub(b"", collected.url, count=1).partition(b"?")[0]
         self._router.resolve(method.decode(), path.decode("latin-1"), head)
         self._read_framing(head)
@@ -200,9 +200,11 @@ class _Collected:
     """What llhttp reports about one head."""
 
     def __init__(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.is_complete = False
+        self.keep_alive = True
 
     def on_url(self, part: bytes) -> None:
         self.url += part
@@ -212,3 +214,5 @@ class _Collected:
 
     def on_headers_complete(self) -> None:
         self.is_complete = True
+        # Asked here because llhttp forgets it at the end of a message without a body.
+        self.keep_alive = self.parser.should_keep_alive()

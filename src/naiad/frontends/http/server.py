@@ -29,6 +29,7 @@ class HttpServer:
         self._options = options
         self._budget = budget
         self._server: asyncio.Server | None = None
+        self._port = options.port
         self._context: ConnectionContext | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -64,6 +65,7 @@ class HttpServer:
                 f"Socket '{options.address}:{options.port}' can not be listened on: "
                 f"{error.strerror or error}"
             ) from error
+        self._port = self._server.sockets[0].getsockname()[1]
         self._context = context
         self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._check_times, context)
 
@@ -75,10 +77,7 @@ class HttpServer:
     @property
     def port(self) -> int:
         """The port; the one that was taken where the options left it open."""
-        if self._server is None:
-            return self._options.port
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        return self._port
 
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing more, finish what is under way, close idle connections.

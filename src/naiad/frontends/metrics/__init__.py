@@ -1,0 +1,1 @@
+"""The metrics front end: one page for Prometheus on a port of its own."""
