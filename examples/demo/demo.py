@@ -132,6 +132,7 @@ def call_both_ways(
         f"   {model}: input {list(data.shape)}, output {list(by_binary.shape)}; "
         f"JSON and binary answers are {'the same bits' if same else 'DIFFERENT'}",
         highlight=False,
+        soft_wrap=True,
     )
     return by_binary
 

@@ -187,21 +187,29 @@ def test_a_forged_golden_output_shows_in_the_numbers_and_is_named(damaged: Path)
 
 
 def test_swapped_inputs_are_found_and_named(damaged: Path) -> None:
-    version = damaged / "models" / "net_onnx" / "1"
-    model, example = make_net(damaged)
-    batch = torch.export.Dim("batch", min=1, max=64)
-    quietly(
-        torch.onnx.export, model, example, version / "model.onnx", dynamo=True, verbose=False,
-        external_data=False, input_names=["b", "a"], output_names=output_names(version),
-        dynamic_shapes=({0: batch}, {0: batch}),
-    )  # fmt: skip
-    rehash(version)
+    swap_inputs(damaged)
     status, document, text = verify(damaged, "net_onnx")
     assert status == 1, text
     assert set(rows_of(document)["exported file alone"]) == {"DIFFERENT"}
     (cause,) = document["models"][0]["causes"]
     assert cause.startswith("inputs are swapped: with 'b' in the place of 'a'")
     assert "inputs are swapped" in text
+
+
+def test_a_server_that_swaps_inputs_is_told_from_a_file_that_does(
+    folder: Path, damaged: Path
+) -> None:
+    swap_inputs(damaged)
+    with ServerProcess(damaged / "models") as server:
+        status, document, text = verify(folder, "net_onnx", "--url", server.address)
+    assert status == 1, text
+    rows = rows_of(document)
+    assert set(rows["exported file alone"]) == {"equal"}
+    assert set(rows["served, HTTP JSON"]) == {"DIFFERENT"}
+    assert set(rows["served, HTTP binary"]) == {"DIFFERENT"}
+    (cause,) = document["models"][0]["causes"]
+    assert cause.startswith("inputs are swapped")
+    assert "'served, HTTP JSON'" in cause
 
 
 def test_an_export_in_train_mode_is_found_and_named(damaged: Path) -> None:
@@ -260,6 +268,19 @@ def test_a_server_that_does_not_start_is_quoted(tmp_path: Path) -> None:
         ServerProcess(tmp_path / "nowhere")
     assert "naiad serve" in raised.value.message
     assert "nowhere" in raised.value.message.partition("The end of its log:")[2]
+
+
+def swap_inputs(folder: Path) -> None:
+    """Export the ONNX model again with its input names in the wrong order."""
+    version = folder / "models" / "net_onnx" / "1"
+    model, example = make_net(folder)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    quietly(
+        torch.onnx.export, model, example, version / "model.onnx", dynamo=True, verbose=False,
+        external_data=False, input_names=["b", "a"], output_names=output_names(version),
+        dynamic_shapes=({0: batch}, {0: batch}),
+    )  # fmt: skip
+    rehash(version)
 
 
 def add_one_to_golden_outputs(version: Path) -> None:

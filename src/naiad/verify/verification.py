@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 from naiad.errors import NaiadError, NotFoundError
 from naiad.repository.golden import GoldenCase
@@ -194,6 +193,10 @@ class _Proof:
 
     def _run_hop(self, hop: Hop, file_answers: Answers | None) -> tuple[Answers, bool]:
         """One row for each batch size; the answers, and whether all of them hold."""
+        refusal = hop.refusal()
+        if refusal:
+            self._findings.rows.append(Row(hop.name, "all", [], None, Verdict.SKIPPED, refusal))
+            return {}, True
         sizes = sorted({case.batch_size for case in self._subject.cases})
         rows = []
         answers: Answers = {}
@@ -202,7 +205,7 @@ class _Proof:
             cases = [case for case in self._subject.cases if case.batch_size == size]
             rows.append(self._run_batch(hop, cases, answers, file_answers))
         self._findings.rows.extend(rows)
-        return answers, all(row.verdict in _HOLDS for row in rows)
+        return answers, all(row.verdict is Verdict.EQUAL for row in rows)
 
     def _run_batch(
         self,
@@ -212,9 +215,6 @@ class _Proof:
         file_answers: Answers | None,
     ) -> Row:
         batch = _show_batch(cases[0].batch_size)
-        refusal = hop.refusal()
-        if refusal:
-            return Row(hop.name, batch, [], None, Verdict.SKIPPED, refusal)
         try:
             answers.update({case.name: hop.run(case) for case in cases})
         except HopFailedError as error:
@@ -260,7 +260,7 @@ class _Proof:
         note = "" if is_files else "beyond the tolerance of what the file alone answers"
         if is_files and all(difference.equal for difference in differences):
             verdict = Verdict.EQUAL
-            if not mixed.executions.has_mixed():
+            if self._subject.manifest.max_batch_size > 1 and not mixed.executions.has_mixed():
                 note = (
                     f"the server joined no requests of {CLIENTS} clients into a batch; "
                     "dynamic_batching in config.pbtxt allows it"
@@ -303,9 +303,6 @@ class _Proof:
         self._on_step(f"{self._subject.model}: looking for the cause")
         suspicion = Suspicion(hop, differing, self._has_same_bits, self._compare_bits)
         self._findings.causes.extend(find_causes(suspicion))
-
-
-_HOLDS: Final = frozenset({Verdict.EQUAL, Verdict.SKIPPED})
 
 
 def _agrees(hop: Hop, case: GoldenCase, is_equal: Callable[[Outputs, Outputs], bool]) -> bool:
