@@ -48,7 +48,9 @@ class Executor:
         self.statistics = ModelStatistics()
         self._name = signature.name
         self._version = version
-        self._output_names = tuple(signature.outputs)
+        # Triton keeps the names of requested outputs in an ordered set, and its answers, tail and
+        # all, are in that order whatever a request or a config says.
+        self._output_names = tuple(sorted(signature.outputs))
         self._has_batch_axis = signature.max_batch_size > 0
         self._scheduler = scheduler
         self._clock = clock
@@ -125,7 +127,7 @@ class Executor:
             self._wake = self._loop.call_later(max(wake_ns - now_ns, 0) / 1e9, self._tick)
 
     def _wanted(self, batch: Sequence[InferRequest]) -> Sequence[str]:
-        """The outputs that any request of the batch asked for, in the model's order."""
+        """The outputs that any request of the batch asked for, by name."""
         wanted: set[str] = set()
         for request in batch:
             if request.output_names is None:
@@ -243,6 +245,6 @@ _Output = tuple[str, Datatype, list[npt.NDArray[Any]]]
 
 
 def _select(outputs: Sequence[_Output], request: InferRequest) -> list[_Output]:
-    """The outputs that a request named, in its order."""
-    by_name = {output[0]: output for output in outputs}
-    return [by_name[name] for name in request.output_names or ()]
+    """The outputs that a request named."""
+    names = request.output_names or ()
+    return [output for output in outputs if output[0] in names]

@@ -17,7 +17,7 @@ class InferResponse:
         model_name: of the model that answered.
         model_version: the version that ran, also when the request named none.
         request_id: echoed from the request.
-        outputs: in the order that the request asked for; empty with an error.
+        outputs: those that the request asked for, by name; empty with an error.
         error: why there are no outputs.
         parameters: what the model wants the client to know.
         is_final: no further response follows.

@@ -27,6 +27,11 @@ _BOM: Final = b"\xef\xbb\xbf"
 # A double ends at 1.8e308, so a literal that overflows has a long exponent or very many digits.
 _MAY_OVERFLOW: Final = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}")
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+# Escaped backslashes and whole pairs are stepped over; what the group matches stands alone.
+_LONE_SURROGATE: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F])"
+)
+_LONG_NUMBER: Final = re.compile(rb"-?[0-9]{4300}")  # where Python stops to convert an integer
 
 # rapidjson's words for the faults that the standard library names otherwise.
 _WORDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -79,20 +84,32 @@ def _parse_tolerantly(data: bytes) -> Any:
         if _SURROGATE_ESCAPE.search(data):
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        _refuse(_reason(error), len(text[: error.pos].encode()))
+        _refuse(_reason(error), len(text[: _position(error)].encode()))
     except RecursionError:
         raise too_deep() from None
     except UnicodeEncodeError:
-        _refuse("The surrogate pair in string is invalid.", None)
-    except ValueError as error:  # an integer of more digits than Python converts, or _parse_finite
-        _refuse(f"Number too big to be stored in double. ({error})", None)
+        starts = (match.start(1) for match in _LONE_SURROGATE.finditer(data))
+        _refuse("The surrogate pair in string is invalid.", next(s for s in starts if s >= 0))
+    except _TooLargeError as error:
+        _refuse("Number too big to be stored in double.", data.find(error.literal))
+    except ValueError:  # an integer of more digits than Python converts
+        match = _LONG_NUMBER.search(data)
+        _refuse("Number too big to be stored in double.", match.start() if match else 0)
     return value
+
+
+class _TooLargeError(ValueError):
+    """A number that no double holds."""
+
+    def __init__(self, literal: str) -> None:
+        super().__init__(literal)
+        self.literal = literal.encode()
 
 
 def _parse_finite(literal: str) -> float:
     value = float(literal)
     if math.isinf(value):
-        raise ValueError(literal[:40])
+        raise _TooLargeError(literal)
     return value
 
 
@@ -104,6 +121,15 @@ def _reason(error: json.JSONDecodeError) -> str:
             else "Missing a comma or '}' after an object member."
         )
     return _WORDS.get(error.msg, f"{error.msg}.")
+
+
+def _position(error: json.JSONDecodeError) -> int:
+    """Where rapidjson says that it is."""
+    if error.msg == "Unterminated string starting at":
+        return len(error.doc)
+    if "escape" in error.msg:
+        return error.doc.rfind("\\", 0, error.pos + 1)
+    return error.pos
 
 
 def _is_in_array(text: str, end: int) -> bool:
@@ -120,9 +146,8 @@ def _is_in_array(text: str, end: int) -> bool:
     return False
 
 
-def _refuse(reason: str, position: int | None) -> Never:
-    where = "" if position is None else f" at {position}"
-    raise InvalidArgumentError(f"failed to parse the request JSON buffer: {reason}{where}")
+def _refuse(reason: str, position: int) -> Never:
+    raise InvalidArgumentError(f"failed to parse the request JSON buffer: {reason} at {position}")
 
 
 def too_deep() -> InvalidArgumentError:

@@ -225,6 +225,11 @@ class _Decoder:
         if "data" not in entry:
             raise _no_source(())
         byte_size = count * datatype.byte_size
+        if byte_size > _MAX_ELEMENTS:
+            raise InvalidArgumentError(
+                f"byte size overflow for input '{name}': element count ({count}) * data type size "
+                f"({datatype.byte_size}) exceeds maximum allowed size ({_MAX_ELEMENTS})"
+            )
         if byte_size > self._limits.max_input_bytes:
             raise InvalidArgumentError(
                 f"JSON input '{name}' has a byte_size ({byte_size} bytes) that exceeds the maximum "
@@ -277,11 +282,14 @@ class _Decoder:
             if type(entry) is not dict:
                 raise missing_member("name")
             name = _string(entry, "name")
+            if name in by_name:
+                raise InvalidArgumentError(
+                    f"{self._label()}output '{name}' already exists in request"
+                )
             parameters = entry.get("parameters")
             by_name[name] = (
                 AS_JSON if parameters is None else self._decode_output_options(parameters)
             )
-        # An output that is named twice is computed once, as by Triton.
         request.output_names = tuple(by_name)
         # The request's own wish holds for outputs that are not named, of which there are none.
         return RequestedOutputs(AS_JSON, by_name)

@@ -103,7 +103,7 @@ async def test_each_request_gets_its_own_rows() -> None:
     assert [rows for rows, _ in harness.instance.executed] == [1, 4]
 
 
-async def test_each_request_gets_exactly_the_outputs_it_asked_for() -> None:
+async def test_each_request_gets_exactly_the_outputs_it_asked_for_by_name() -> None:
     harness = Harness()
     held = await harness.hold()
     first = harness.send(3, output_names=["SQUARE"])[1]
@@ -111,7 +111,7 @@ async def test_each_request_gets_exactly_the_outputs_it_asked_for() -> None:
     harness.instance.gate.set()
     await held
     assert values(await first) == [[9]]
-    assert values(await second) == [[16], [8]]
+    assert values(await second) == [[8], [16]]
 
 
 async def test_only_wanted_outputs_are_computed() -> None:

@@ -188,6 +188,15 @@ def test_a_product_beyond_64_bits_is_refused(shape: list[int]) -> None:
     )
 
 
+def test_a_byte_size_that_no_int64_holds_is_refused() -> None:
+    wide = {"name": "IN", "datatype": "FP32", "shape": [4, 2**58 + 2], "data": [1]}
+    assert refusal(wide | {"shape": [4, 2**60 + 2]}) == (
+        "byte size overflow for input 'IN': element count (4611686018427387912) * data type size "
+        "(4) exceeds maximum allowed size (9223372036854775807)"
+    )
+    assert "exceeds the maximum allowed value" in refusal(wide)
+
+
 def test_a_shape_of_many_dimensions_is_refused() -> None:
     assert "has 33 dimensions, the limit is 32" in refusal({**PLAIN, "shape": [1] * 33})
 
@@ -351,13 +360,19 @@ def test_named_outputs_are_json_unless_their_own_parameter_says_binary() -> None
             {"name": "B", "parameters": {"binary_data": True}},
             {"name": "C", "parameters": {"binary_data": False, "zzz": 1}},
             {"name": "D", "parameters": {"classification": 3, "binary_data": True}},
-            {"name": "A"},
         ],
     )
     assert request.output_names == ("A", "B", "C", "D")
     assert outputs.by_name is not None
     assert [outputs.by_name[name].is_binary for name in "ABCD"] == [False, True, False, True]
     assert outputs.by_name["D"].classification == 3
+
+
+def test_an_output_that_is_named_twice_is_refused() -> None:
+    assert (
+        refusal(PLAIN, outputs=[{"name": "A"}, {"name": "B"}, {"name": "A"}], id="7")
+        == "[request id: 7] output 'A' already exists in request"
+    )
 
 
 def test_an_empty_list_of_outputs_asks_for_all() -> None:
