@@ -45,6 +45,7 @@ from naiad.repository.golden import (
 from naiad.repository.layout import CONFIG_FILENAME
 from naiad.repository.paths import check_model_name
 from naiad.repository.writer import publish_version
+from naiad.source_model.evaluation import preserve_buffers
 from naiad.source_model.model import SourceModel
 
 _LOGGER: Final = logging.getLogger("naiad.exporter")
@@ -106,11 +107,12 @@ def export(  # noqa: PLR0913  # the model's call, where it goes, and one object 
     with quiet(), tempfile.TemporaryDirectory(prefix="naiad-export-") as folder:
         _LOGGER.info("running %s in eager mode", type(model).__name__)
         source = SourceModel(model, args, kwargs, origin=settings.source)
-        plan = make_plan(source, settings, _default_max_batch_size(existing))
-        answered = make_cases(plan)
-        _LOGGER.info("writing %s", chosen.file_name)
         path = Path(folder, chosen.file_name)
-        written = chosen.write(plan, path)
+        with preserve_buffers(model):
+            plan = make_plan(source, settings, _default_max_batch_size(existing))
+            answered = make_cases(plan)
+            _LOGGER.info("writing %s", chosen.file_name)
+            written = chosen.write(plan, path)
         _LOGGER.info("asking %s the %d golden cases", chosen.file_name, len(answered))
         cases = [_renamed(case, written) for case in answered]
         interface = chosen.describe(path, plan, cases)

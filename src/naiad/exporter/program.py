@@ -1,5 +1,6 @@
 """The model as a torch.export program, which both ONNX and .pt2 files are made from."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,6 +12,9 @@ from naiad.exporter.plan import ExportPlan
 from naiad.source_model.evaluation import evaluation
 
 _CONSTRAINTS: Final = "Constraints violated"
+_SPECIALIZED: Final = re.compile(
+    r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)"
+)
 _DATA_DEPENDENT: Final = "data-dependent"
 
 
@@ -20,6 +24,11 @@ def capture(plan: ExportPlan) -> ExportedProgram:
     Raises:
         UnsupportedError: torch cannot capture it, with torch's reason and what to do.
     """
+    if any(isinstance(part, torch.jit.ScriptModule) for part in plan.source.module.modules()):
+        raise UnsupportedError(
+            "the module is TorchScript already, which torch.export cannot capture: use the format "
+            "torchscript, or export the Python module that it was made from"
+        )
     inputs = plan.trace_inputs()
     dims = {name: Dim(name) for names in plan.axes for name in names.values()}
     try:
@@ -27,12 +36,14 @@ def capture(plan: ExportPlan) -> ExportedProgram:
     except Exception as error:
         if _CONSTRAINTS not in str(error):
             raise _explain(error) from error
+        refusal = error
     # A size that must be a multiple of something, or below a bound, has no plain name; torch
     # then finds the relation itself, and the golden cases try it.
     try:
         return _export(plan, inputs, _shapes(plan.axes, dict.fromkeys(dims, Dim.DYNAMIC)))
     except Exception as error:
-        raise _explain(error) from error
+        # The first refusal speaks of the axes by the user's names.
+        raise _explain(refusal) from error
 
 
 def _export(
@@ -60,11 +71,13 @@ def _explain(error: Exception) -> UnsupportedError:
             "Python's if and while"
         )
     if _CONSTRAINTS in text:
+        fixed = [f"'{name}' to {size}" for name, size in _SPECIALIZED.findall(text)]
+        found = f"it fixes {' and '.join(fixed)}" if fixed else " ".join(lines[1:3])
         return UnsupportedError(
-            "an axis that was to be dynamic has one size in the captured model: "
-            f"{' '.join(lines[1:3])} Let sizes come from the tensors (x.shape[0]) instead of "
-            "numbers, take the axis out of the dynamic ones, or set max_batch_size to 0 if it is "
-            "the batch"
+            f"the captured model cannot vary an axis that was to be dynamic: {found}. Let sizes "
+            "come from the tensors (x.shape[0]) instead of numbers, take the axis out of the "
+            "dynamic ones, set max_batch_size to 0 if it is the batch, or use the format "
+            "torchscript, which also keeps the loop of an LSTM or GRU"
         )
     return UnsupportedError(
         f"torch.export cannot capture the model: {type(error).__name__}: {' '.join(lines[:4])}. "

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-_TORCHVISION: Final = "torchvision is not installed"
-_REGISTRATION: Final = logging.getLogger("torch.onnx._internal.exporter._registration")
+# Logger -> the beginning of what it says about its own work.
+_REMARKS: Final = {
+    "torch.onnx._internal.exporter._registration": "torchvision is not installed",
+    "onnxscript.optimizer._constant_folding": "Skipping constant folding",
+}
 
 
 def _is_worth_reading(record: logging.LogRecord) -> bool:
-    return _TORCHVISION not in record.getMessage()
+    return not record.getMessage().startswith(_REMARKS[record.name])
 
 
 @contextmanager
@@ -20,16 +23,24 @@ def quiet() -> Iterator[None]:
 
     - that torchvision's operators are not registered with the ONNX exporter: a model that uses
       them needs torchvision to be imported at all
+    - that the optimizer of the ONNX exporter leaves some constants as they are
     - that torch.jit is deprecated: whoever asks for TorchScript knows
+    - that recurrent layers of torch keep a list of their weights
     - torch's use of its own deprecated tree classes
     """
-    _REGISTRATION.addFilter(_is_worth_reading)
+    loggers = [logging.getLogger(name) for name in _REMARKS]
+    for logger in loggers:
+        logger.addFilter(_is_worth_reading)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning
             )
+            warnings.filterwarnings(
+                "ignore", r"(?s)The tensor attributes? .*_flat_weights", UserWarning
+            )
             warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
             yield
     finally:
-        _REGISTRATION.removeFilter(_is_worth_reading)
+        for logger in loggers:
+            logger.removeFilter(_is_worth_reading)

@@ -23,3 +23,22 @@ def evaluation(module: nn.Module) -> Iterator[None]:
     finally:
         for part, was_training in flags:
             part.training = was_training
+
+
+@contextmanager
+def preserve_buffers(module: nn.Module) -> Iterator[None]:
+    """Afterwards the module's buffers hold what they held before: counters, caches, averages."""
+    held = [
+        (part, name, buffer, buffer.clone())
+        for part in module.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for part, name, buffer, content in held:
+                if not torch.equal(buffer, content):
+                    buffer.copy_(content)
+                if getattr(part, name) is not buffer:
+                    setattr(part, name, buffer)

@@ -82,6 +82,18 @@ class SourceModel:
             outputs = output_tensors(self.module(*args, **kwargs))
             return [(name, tensor.detach().clone()) for name, tensor in outputs]
 
+    def written_inputs(self) -> frozenset[int]:
+        """Positions of the inputs that the module changes in place, tried on the example."""
+        tensors = [tensor.clone() for tensor in self.example]
+        with evaluation(self.module):
+            args, kwargs = self.arguments(tensors)
+            self.module(*args, **kwargs)
+        return frozenset(
+            position
+            for position, (tensor, before) in enumerate(zip(tensors, self.example, strict=True))
+            if not torch.allclose(tensor, before, rtol=0, atol=0, equal_nan=True)
+        )
+
 
 class FlatModel(nn.Module):
     """The module as a forward from tensors to a tuple of tensors, in the shapes of the protocol.
@@ -103,6 +115,7 @@ class FlatModel(nn.Module):
         self._arguments = source.arguments
         rank = 1 if has_batch else 0
         self._padded = tuple(tensor.ndim <= rank for tensor in source.example)
+        self._written = source.written_inputs()
 
     def pad(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The module's inputs in the shapes that ``forward`` takes."""
@@ -122,6 +135,8 @@ class FlatModel(nn.Module):
             tensor.squeeze(-1) if padded else tensor
             for tensor, padded in zip(tensors, self._padded, strict=True)
         ]
+        # A server's input is a view of what it received, and nothing may write to that.
+        plain = [t.clone() if i in self._written else t for i, t in enumerate(plain)]
         args, kwargs = self._arguments(plain)
         return tuple(self.pad_output(t) for _, t in output_tensors(self.model(*args, **kwargs)))
 

@@ -13,6 +13,7 @@ from torch import nn
 from naiad.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
 from naiad.exporter.export import export
 from naiad.exporter.options import ExportOptions
+from naiad.exporter.quiet import quiet
 from naiad.exporter.result import ExportResult
 from naiad.model_config.text_format import parse_config
 from naiad.repository.golden import Tolerance, read_cases
@@ -136,6 +137,59 @@ def test_a_model_that_draws_random_numbers_is_refused_and_leaves_them_alone(
     with pytest.raises(InvalidArgumentError, match=r"answers the same input differently"):
         publish(tmp_path, Random(), torch.randn(2, 3, generator=torch.Generator()))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: torch.Tensor
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return x.add_(1)
+
+
+def test_buffers_and_inputs_that_the_model_writes_to_stay_as_they_were(tmp_path: Path) -> None:
+    net, x = Counting(), torch.zeros(2, 3)
+    calls = net.calls
+    result = publish(tmp_path, net, x)
+    assert net.calls is calls
+    assert net.calls.item() == 0
+    assert x.sum() == 0
+    with quiet():
+        module = torch.jit.load(result.path / "model.pt")  # type: ignore[no-untyped-call]
+    assert module(x)[0].sum() == 6
+    assert x.sum() == 0
+
+
+def test_torchscript_stays_torchscript(tmp_path: Path) -> None:
+    with quiet():
+        scripted = torch.jit.script(nn.Linear(3, 2))
+    assert publish(tmp_path, scripted, torch.randn(1, 3)).max_batch_size == 8
+    with pytest.raises(UnsupportedError, match="TorchScript already"):
+        export(scripted, (torch.randn(1, 3),), name="net", repository=tmp_path)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(2, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = self.lstm(x)[0]
+        return states[:, -1]
+
+
+def test_an_axis_that_the_capture_fixes_is_named(tmp_path: Path) -> None:
+    dynamic = {"x": {0: "batch", 1: "frames"}}
+    with pytest.raises(UnsupportedError, match=r"it fixes 'frames' to 4\. .*torchscript"):
+        export(
+            Recurrent(), (torch.randn(1, 4, 2),), name="net", repository=tmp_path, format="pt2",
+            options=ExportOptions(dynamic=dynamic),
+        )  # fmt: skip
+    result = publish(tmp_path, Recurrent(), torch.randn(1, 4, 2), dynamic=dynamic)
+    assert result.inputs[0].shape == (-1, -1, 2)
 
 
 class Even(nn.Module):
