@@ -11,7 +11,7 @@
     ├── UnsupportedError       Unsupported          never, in this build or configuration
     ├── AlreadyExistsError     Already exists
     ├── CancelledError         Cancelled            the caller went away or gave up
-    └── PermissionDeniedError  Permission denied    the settings forbid it (ours; Triton has no code for it)
+    └── PermissionDeniedError  Permission denied    the settings forbid it; Triton has no such code
 
 Front ends turn the class into a status in one table, ``protocol/status.py``.
 """
