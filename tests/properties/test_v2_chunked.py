@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.frontends.http.chunked import ChunkedBody
-from naiad.frontends.http.response import HttpError
+from naiad.frontends.rest.response import HttpError
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=10), st.lists(st.integers(1, 9)))

@@ -1,7 +1,7 @@
 import pytest
 
 from naiad.frontends.http.chunked import ChunkedBody
-from naiad.frontends.http.response import HttpError
+from naiad.frontends.rest.response import HttpError
 
 
 def feed(data: bytes, *, max_bytes: int = 1000, max_chunks: int = 100) -> tuple[bytes, int | None]:

@@ -1,10 +1,10 @@
 import pytest
 
-from naiad.frontends.http.exchange import Exchange
 from naiad.frontends.http.head import Head, HeadParser
 from naiad.frontends.http.options import HttpOptions
-from naiad.frontends.http.response import HttpError
-from naiad.frontends.http.router import MODEL, Route, Router
+from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.response import HttpError
+from naiad.frontends.rest.router import MODEL, Route, Router
 
 
 def infer(exchange: Exchange) -> None:

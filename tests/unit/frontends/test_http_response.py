@@ -1,7 +1,7 @@
 import json
 
 from naiad.errors import NotFoundError
-from naiad.frontends.http.response import (
+from naiad.frontends.rest.response import (
     JSON,
     TEXT,
     error_response,

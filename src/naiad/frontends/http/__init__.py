@@ -1,1 +1,1 @@
-"""The HTTP/REST front end: sockets, framing and routes of the v2 protocol."""
+"""The HTTP/1.1 server: sockets, framing and limits; what it serves is ``frontends/rest``."""

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from naiad.frontends.http.response import HttpError
+from naiad.frontends.rest.response import HttpError
 
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?")
 # Extensions and trailers carry nothing that a server reads, so they get little room.

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from naiad.frontends.http.chunked import ChunkedBody
-from naiad.frontends.http.exchange import Exchange
 from naiad.frontends.http.head import Head, check_header_length
-from naiad.frontends.http.response import CONTINUE, HttpError, Response, error_response
+from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.response import CONTINUE, HttpError, Response, error_response
 from naiad.protocol.json_text import Buffer
 
 if TYPE_CHECKING:
@@ -309,6 +309,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _dispatch(self, head: Head, text: Buffer, tail: Buffer) -> None:
         self._since_ns = 0
+        self._head = head
         exchange = Exchange(self, head, text, tail, self._context.now_ns())
         self._exchange = exchange
         try:
@@ -332,12 +333,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._exchange is not exchange:
             return
         length = b"Content-Length: %d\r\n" % (len(body) + tail_bytes)
-        is_last = self._is_last or not exchange.head.keep_alive
+        request = self._head
+        is_last = self._is_last or not request.keep_alive
         if is_last:
             length += b"Connection: close\r\n"
-        elif not exchange.head.can_continue:  # HTTP/1.0 closes where nothing is said
+        elif not request.can_continue:  # HTTP/1.0 closes where nothing is said
             length += b"Connection: keep-alive\r\n"
-        if exchange.head.is_head:
+        if request.is_head:
             self._transport.write(b"%b%b\r\n" % (head, length))
         elif tail_bytes == 0:
             self._transport.write(b"%b%b\r\n%b" % (head, length, body))
@@ -391,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
         One that only closed its sending half ignores an interim answer; the kernel of one that is
         gone replies with a reset, and the next write fails.
         """
-        if self._exchange is None or not self._exchange.head.can_continue:
+        if self._exchange is None or not self._head.can_continue:
             return
         self._transport.write(CONTINUE)
         self._probe = self._context.loop.call_later(interval_s, self._ask_for_life, interval_s * 2)

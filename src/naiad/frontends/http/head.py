@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from naiad.frontends.http.options import HttpOptions
-from naiad.frontends.http.response import TEXT, HttpError, Response, error_response
+from naiad.frontends.rest.head import RequestHead
+from naiad.frontends.rest.response import TEXT, HttpError, Response, error_response
 from naiad.protocol.json_text import LIMIT_ADVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from naiad.frontends.http.exchange import Handler
-    from naiad.frontends.http.router import Router
+    from naiad.frontends.rest.router import Router
 
 _MAX_CACHED_HEADS: Final = 1024
 # Longer heads are rare, and a client must not fill the cache's memory with them.
@@ -27,19 +27,14 @@ _METHOD: Final = re.compile(rb"[A-Z]{1,20} ")
 _ABSOLUTE_TARGET: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 
-class Head:
+class Head(RequestHead):
     """One parsed head; shared by all requests that begin with the same bytes.
 
     Attributes:
-        handler: answers the request.
-        model_name: from the path; empty where the route has none.
-        version: from the path; -1 for the latest.
-        headers: by name in lower case; repeated ones joined by a comma.
         content_length: of the body; 0 where none was announced.
         header_length: bytes of JSON before the binary tail; None where no length was given.
         is_chunked: the body comes in chunks and its length is unknown.
         is_plain: nothing but a body of known length, so that the fast path may take it.
-        is_large: the body may be as large as any, although it has no binary tail.
         is_head: the method is HEAD, whose answer has no body.
         keep_alive: the client may send another request.
         can_continue: interim answers may be sent (HTTP/1.1).
@@ -51,29 +46,19 @@ class Head:
         "can_continue",
         "content_length",
         "expects_continue",
-        "handler",
         "header_length",
-        "headers",
         "is_chunked",
         "is_head",
-        "is_large",
         "is_plain",
         "keep_alive",
-        "model_name",
         "refusal",
-        "version",
     )
 
-    handler: "Handler"
-
     def __init__(self) -> None:
-        self.model_name = ""
-        self.version = -1
-        self.headers: dict[bytes, bytes] = {}
+        super().__init__()
         self.content_length = 0
         self.header_length: int | None = None
         self.is_chunked = False
-        self.is_large = False
         self.is_plain = True
         self.is_head = False
         self.keep_alive = True
@@ -128,9 +113,11 @@ class HeadParser:
                 431, f"Request Header Fields Too Large: more than {self._options.max_headers}"
             )
         head = Head()
+        headers: dict[bytes, bytes] = {}
+        head.headers = headers
         for name, value in collected.headers:
             key = name.lower()
-            head.headers[key] = head.headers[key] + b", " + value if key in head.headers else value
+            headers[key] = headers[key] + b", " + value if key in headers else value
         method = parser.get_method()
         head.is_head = method == b"HEAD"
         head.can_continue = parser.get_http_version() != "1.0"

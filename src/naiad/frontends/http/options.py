@@ -2,19 +2,17 @@
 
 from dataclasses import dataclass
 
-from naiad.protocol.v2_json import DEFAULT_MAX_INPUT_BYTES
+from naiad.frontends.rest.options import RestOptions
 
 
-@dataclass(frozen=True, slots=True)
-class HttpOptions:
-    """Where the server listens and what it accepts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions(RestOptions):
+    """Where the server listens and what it accepts, besides what the API itself limits.
 
     Attributes:
         address: to listen on.
         port: 0 takes a free one.
         reuse_port: several processes may listen on the port.
-        max_input_bytes: of JSON text, of one tensor given as JSON, and of a raw request.
-        max_body_bytes: of any body.
         max_head_bytes: of the request line and the headers together.
         max_headers: header lines of a request.
         max_chunks: non-empty chunks of a chunked body; Triton's limit.
@@ -29,8 +27,6 @@ class HttpOptions:
     address: str = "0.0.0.0"  # noqa: S104 - a server is there to be reached, as Triton's is
     port: int = 8000
     reuse_port: bool = False
-    max_input_bytes: int = DEFAULT_MAX_INPUT_BYTES
-    max_body_bytes: int = 2 << 30
     max_head_bytes: int = 32 << 10
     max_headers: int = 100
     max_chunks: int = 65536

@@ -8,12 +8,9 @@ from naiad.frontends.byte_budget import ByteBudget
 from naiad.frontends.http.connection import Connection
 from naiad.frontends.http.context import ConnectionContext
 from naiad.frontends.http.head import HeadParser
-from naiad.frontends.http.health import HealthHandlers
-from naiad.frontends.http.infer import InferHandler
-from naiad.frontends.http.metadata import MetadataHandlers
 from naiad.frontends.http.options import HttpOptions
-from naiad.frontends.http.repository import RepositoryHandlers
-from naiad.frontends.http.router import Router
+from naiad.frontends.rest.api import build_routes
+from naiad.frontends.rest.router import Router
 from naiad.frontends.serving import ServingEngine
 
 _SWEEP_INTERVAL_S = 1.0
@@ -42,13 +39,7 @@ class HttpServer:
         options = self._options
         engine = self._engine
         loop = asyncio.get_running_loop()
-        # The infer route first: what is asked most is found with one comparison.
-        router = Router(
-            InferHandler(engine, options).routes()
-            + HealthHandlers(engine).routes()
-            + MetadataHandlers(engine).routes()
-            + RepositoryHandlers(engine).routes()
-        )
+        router = Router(build_routes(engine, options))
         context = ConnectionContext(
             loop, options, HeadParser(router, options), self._budget, engine.now_ns
         )

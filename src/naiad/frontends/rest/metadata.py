@@ -5,9 +5,9 @@ from typing import Any
 import orjson
 
 from naiad.errors import NaiadError
-from naiad.frontends.http.exchange import Exchange
-from naiad.frontends.http.response import JSON, Response, format_head, naiad_error_response
-from naiad.frontends.http.router import MODEL, Route
+from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.response import JSON, Response, format_head, naiad_error_response
+from naiad.frontends.rest.router import MODEL, Route
 from naiad.frontends.serving import ServingEngine
 from naiad.model_config.json_format import config_to_json
 from naiad.protocol.v2_metadata import (

@@ -3,15 +3,15 @@
 from typing import Any
 
 from naiad.errors import NaiadError, NotFoundError
-from naiad.frontends.http.exchange import Exchange
-from naiad.frontends.http.response import (
+from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.response import (
     TEXT,
     Response,
     error_response,
     format_head,
     naiad_error_response,
 )
-from naiad.frontends.http.router import MODEL, Route
+from naiad.frontends.rest.router import MODEL, Route
 from naiad.frontends.serving import ServingEngine
 
 

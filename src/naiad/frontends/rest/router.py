@@ -7,13 +7,13 @@ Source: the regular expressions in Triton's http_server.cc.
 import re
 from typing import TYPE_CHECKING, Final
 
-from naiad.frontends.http.response import JSON, TEXT, error_response
+from naiad.frontends.rest.response import JSON, TEXT, error_response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from naiad.frontends.http.exchange import Exchange, Handler
-    from naiad.frontends.http.head import Head
+    from naiad.frontends.rest.exchange import Exchange, Handler
+    from naiad.frontends.rest.head import RequestHead
 
 MODEL: Final = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 
@@ -53,7 +53,7 @@ class Router:
     def __init__(self, routes: list[Route]) -> None:
         self._routes = routes
 
-    def resolve(self, method: str, path: str, head: "Head") -> None:
+    def resolve(self, method: str, path: str, head: "RequestHead") -> None:
         """Put handler, model name and version into ``head``."""
         for route in self._routes:
             match = route.path.fullmatch(path)

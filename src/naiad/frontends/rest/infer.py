@@ -3,9 +3,9 @@
 from typing import Any, Final
 
 from naiad.errors import NaiadError
-from naiad.frontends.http.exchange import Exchange
-from naiad.frontends.http.options import HttpOptions
-from naiad.frontends.http.response import (
+from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.options import RestOptions
+from naiad.frontends.rest.response import (
     JSON,
     OCTETS,
     TEXT,
@@ -13,7 +13,7 @@ from naiad.frontends.http.response import (
     format_head,
     naiad_error_response,
 )
-from naiad.frontends.http.router import MODEL, Route
+from naiad.frontends.rest.router import MODEL, Route
 from naiad.frontends.serving import ServedModel, ServingEngine
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
@@ -29,7 +29,7 @@ _BINARY_HEAD: Final = format_head(200, OCTETS) + b"Inference-Header-Content-Leng
 class InferHandler:
     """Answers inference requests."""
 
-    def __init__(self, engine: ServingEngine[Any], options: HttpOptions) -> None:
+    def __init__(self, engine: ServingEngine[Any], options: RestOptions) -> None:
         self._engine = engine
         self._limits = DecodeLimits(options.max_input_bytes)
         self._encoders: dict[tuple[str, int], InferResponseEncoder] = {}

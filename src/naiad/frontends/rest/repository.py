@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from naiad.errors import NaiadError
-from naiad.frontends.http.exchange import Exchange
-from naiad.frontends.http.response import (
+from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.response import (
     JSON,
     Response,
     error_response,
     format_head,
     naiad_error_response,
 )
-from naiad.frontends.http.router import Route
+from naiad.frontends.rest.router import Route
 from naiad.frontends.serving import ServingEngine
 from naiad.protocol.v2_metadata import (
     decode_index_request,

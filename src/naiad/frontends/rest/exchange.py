@@ -1,14 +1,26 @@
 """One request and the place for its answer, as handlers see them."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from naiad.frontends.http.response import Response
+from naiad.frontends.rest.head import RequestHead
+from naiad.frontends.rest.response import Response
 from naiad.protocol.json_text import Buffer
 
-if TYPE_CHECKING:
-    from naiad.frontends.http.connection import Connection
-    from naiad.frontends.http.head import Head
+
+class Carrier(Protocol):
+    """What brings a request and takes its answer back: a connection, or an ASGI call."""
+
+    def send(
+        self,
+        exchange: "Exchange",
+        head: bytes,
+        body: bytes,
+        tail: Sequence[Buffer] = (),
+        tail_bytes: int = 0,
+    ) -> None:
+        """Write the whole answer of ``exchange``; see `Exchange.send`."""
+        ...
 
 
 class Exchange:
@@ -23,17 +35,17 @@ class Exchange:
         on_lost: called if the client goes away before it was answered.
     """
 
-    __slots__ = ("_connection", "head", "on_lost", "received_ns", "tail", "text")
+    __slots__ = ("_carrier", "head", "on_lost", "received_ns", "tail", "text")
 
     def __init__(
         self,
-        connection: "Connection",
-        head: "Head",
+        carrier: Carrier,
+        head: RequestHead,
         text: Buffer,
         tail: Buffer,
         received_ns: int,
     ) -> None:
-        self._connection = connection
+        self._carrier = carrier
         self.head = head
         self.text = text
         self.tail = tail
@@ -42,7 +54,7 @@ class Exchange:
 
     def respond(self, response: Response) -> None:
         """Answer; without effect if the client has gone."""
-        self._connection.send(self, response.head, response.body)
+        self._carrier.send(self, response.head, response.body)
 
     def send(
         self, head: bytes, body: bytes, tail: Sequence[Buffer] = (), tail_bytes: int = 0
@@ -55,7 +67,7 @@ class Exchange:
             tail: sent without being joined where it is large; unchanged until it is sent.
             tail_bytes: its length.
         """
-        self._connection.send(self, head, body, tail, tail_bytes)
+        self._carrier.send(self, head, body, tail, tail_bytes)
 
 
 Handler = Callable[[Exchange], None]

@@ -1,0 +1,22 @@
+"""The table of routes: the whole API in one list."""
+
+from typing import Any
+
+from naiad.frontends.rest.health import HealthHandlers
+from naiad.frontends.rest.infer import InferHandler
+from naiad.frontends.rest.metadata import MetadataHandlers
+from naiad.frontends.rest.options import RestOptions
+from naiad.frontends.rest.repository import RepositoryHandlers
+from naiad.frontends.rest.router import Route
+from naiad.frontends.serving import ServingEngine
+
+
+def build_routes(engine: ServingEngine[Any], options: RestOptions) -> list[Route]:
+    """Every route of the API over ``engine``, in the order in which they are tried."""
+    return [
+        # The infer route first: what is asked most is found with one comparison.
+        *InferHandler(engine, options).routes(),
+        *HealthHandlers(engine).routes(),
+        *MetadataHandlers(engine).routes(),
+        *RepositoryHandlers(engine).routes(),
+    ]

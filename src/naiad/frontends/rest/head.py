@@ -1,0 +1,30 @@
+"""What handlers see of a request besides its body."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from naiad.frontends.rest.exchange import Handler
+
+
+class RequestHead:
+    """The head of a request, once its route is known.
+
+    Attributes:
+        handler: answers the request.
+        model_name: from the path; empty where the route has none.
+        version: from the path; -1 for the latest.
+        headers: by name in lower case; repeated ones joined by a comma.
+        is_large: the body may be as large as any, although it has no binary tail.
+    """
+
+    __slots__ = ("handler", "headers", "is_large", "model_name", "version")
+
+    handler: "Handler"
+
+    def __init__(self) -> None:
+        self.model_name = ""
+        self.version = -1
+        self.headers: Mapping[bytes, bytes] = {}
+        self.is_large = False
