@@ -150,9 +150,13 @@ def _refuse(reason: str, position: int) -> Never:
     raise InvalidArgumentError(f"failed to parse the request JSON buffer: {reason} at {position}")
 
 
-def too_deep() -> InvalidArgumentError:
+class TooDeepError(InvalidArgumentError):
+    """A document is nested too deeply."""
+
+
+def too_deep() -> TooDeepError:
     """The error for a document that is nested too deeply."""
-    return InvalidArgumentError(
+    return TooDeepError(
         f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH}). Send 'data' as a flat "
         "list in row-major order."
     )

@@ -13,7 +13,7 @@ import orjson
 
 from naiad.errors import InvalidArgumentError
 from naiad.inference.statistics import BatchStatistic, DurationStatistic, ModelStatistics
-from naiad.protocol.json_text import Buffer, MemberError, parse_json, wrong_type
+from naiad.protocol.json_text import Buffer, MemberError, TooDeepError, parse_json, wrong_type
 
 
 class TensorDescription(Protocol):
@@ -182,9 +182,13 @@ def decode_index_request(body: Buffer) -> bool:
     Raises:
         InvalidArgumentError: not JSON, or ``ready`` is no boolean.
     """
-    ready = _members(body).get("ready", False)
+    text = "Invalid value for 'ready': expected a boolean"
+    try:
+        ready = _members(body).get("ready", False)
+    except TooDeepError:  # an index request has no other member to nest in
+        raise MemberError(text) from None
     if type(ready) is not bool:
-        raise MemberError("attempt to access JSON non-boolean as boolean: 'ready'")
+        raise MemberError(text)
     return ready
 
 
