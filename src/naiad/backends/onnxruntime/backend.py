@@ -1,6 +1,6 @@
 """Models in ONNX files, run by onnxruntime on the CPU."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -19,7 +19,8 @@ from naiad.backends.onnxruntime.options import (
     read_default_max_batch_size,
 )
 from naiad.backends.onnxruntime.session import open_session, read_signature
-from naiad.errors import InternalError, InvalidArgumentError
+from naiad.backends.onnxruntime.text import to_bytes, to_text
+from naiad.errors import InternalError
 from naiad.inference import datatypes
 from naiad.inference.tensor import Tensor
 from naiad.model_config.complete import check_against_artifact, complete_config
@@ -142,7 +143,6 @@ class OnnxInstance:
 
         Raises:
             InternalError: onnxruntime failed on this batch.
-            InvalidArgumentError: text isn't UTF-8.
         """
         session = self._session
         if session is None:
@@ -169,24 +169,12 @@ class OnnxInstance:
             datatype = self._detours.get(name)
             array = given.reshape(()) if name in self._scalars and given.size == 1 else given
             if datatype is datatypes.BYTES:
-                feed[name] = self._decode_text(name, array)
+                feed[name] = _convert(array, to_text)
             elif datatype is datatypes.BF16:
                 feed[name] = _make_bf16_value(array, _ONNX_BFLOAT16)
             else:
                 feed[name] = array
         return feed
-
-    def _decode_text(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
-        text = np.empty(array.size, np.object_)
-        try:
-            text[:] = [element.decode() for element in array.ravel()]
-        except UnicodeDecodeError as error:
-            raise InvalidArgumentError(
-                f"input '{name}' for model '{self._model_name}' has an element that is not UTF-8 "
-                f"({error.reason} at byte {error.start}); onnxruntime's string tensors hold text. "
-                "Encode binary data, for example as base64, or export the model to take UINT8"
-            ) from error
-        return text.reshape(array.shape)
 
     def _run_with_values(
         self, session: Session, feed: Mapping[str, Any], output_names: Sequence[str]
@@ -209,9 +197,15 @@ class OnnxInstance:
     def _make_tensor(self, name: str, array: npt.NDArray[Any]) -> Tensor:
         datatype = self._outputs[name]
         if datatype is datatypes.BYTES:
-            encoded = np.empty(array.size, np.object_)
-            encoded[:] = [element.encode() for element in array.ravel()]
-            array = encoded.reshape(array.shape)
+            array = _convert(array, to_bytes)
         if not array.ndim and name in self._scalars:
             array = array.reshape(1)
         return Tensor(name, datatype, array.shape, array)
+
+
+def _convert(
+    array: npt.NDArray[Any], convert: Callable[[Any], bytes | str]
+) -> npt.NDArray[np.object_]:
+    converted = np.empty(array.size, np.object_)
+    converted[:] = [convert(element) for element in array.ravel()]
+    return converted.reshape(array.shape)
