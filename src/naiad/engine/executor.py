@@ -5,6 +5,7 @@ and answers a whole batch when it comes back.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature
 from naiad.scheduling.batch import split_rows
 from naiad.scheduling.scheduler import Scheduler
+
+_log = logging.getLogger(__name__)
 
 
 class Executor:
@@ -172,9 +175,7 @@ class Executor:
             ]
             if request.trace is not None:
                 record_execution(request.trace, request, execution, outputs, now_ns)
-            request.on_response(
-                InferResponse(self._name, self._version, request.request_id, outputs)
-            )
+            _respond(request, InferResponse(self._name, self._version, request.request_id, outputs))
 
     def _split(self, execution: Execution) -> list["_Output"]:
         requests = execution.requests
@@ -195,8 +196,8 @@ class Executor:
             self._count_failure(request, FailureReason.BACKEND, now_ns)
             if request.trace is not None:
                 record_execution(request.trace, request, execution, (), now_ns)
-            request.on_response(
-                InferResponse(self._name, self._version, request.request_id, (), error)
+            _respond(
+                request, InferResponse(self._name, self._version, request.request_id, (), error)
             )
 
     def _count_success(self, execution: Execution, now_ns: int) -> None:
@@ -242,6 +243,13 @@ class Executor:
 
 # Name, datatype, and one array per request of the batch.
 _Output = tuple[str, Datatype, list[npt.NDArray[Any]]]
+
+
+def _respond(request: InferRequest, response: InferResponse) -> None:
+    try:
+        request.on_response(response)
+    except Exception:  # noqa: BLE001 - it must not cost the rest of the batch its answers
+        _log.exception("the answer to request '%s' could not be delivered", request.request_id)
 
 
 def _select(outputs: Sequence[_Output], request: InferRequest) -> list[_Output]:

@@ -82,9 +82,10 @@ class Lifecycle:
         async with entry.lock:
             try:
                 plan = await asyncio.to_thread(self._loader.plan, name, override)
-            except NaiadError as error:
-                _log.error("failed to load '%s': %s", name, error.reason())
-                raise
+            except Exception as error:  # a disk can fail in any way
+                failure = _as_naiad_error(error)
+                _log.error("failed to load '%s': %s", name, failure.reason())
+                raise failure from error
             self.entries[name] = entry
             if entry.plan is not None and entry.plan.fingerprint == plan.fingerprint:
                 return

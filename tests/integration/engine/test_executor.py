@@ -93,6 +93,10 @@ def values(response: InferResponse) -> list[list[float]]:
     return [output.data.ravel().tolist() for output in response.outputs]
 
 
+def refuse(response: InferResponse) -> None:
+    raise ConnectionResetError
+
+
 async def test_each_request_gets_its_own_rows() -> None:
     harness = Harness()
     held = await harness.hold()
@@ -141,6 +145,20 @@ async def test_a_lost_row_fails_the_batch_and_names_both_counts() -> None:
     assert response.error is not None
     assert "batch of 3 rows" in response.error.message
     assert "[2, 1]" in response.error.message
+
+
+async def test_a_callback_that_raises_costs_the_others_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = Harness()
+    held = await harness.hold()
+    broken = harness.send(1)[0]
+    broken.on_response = refuse
+    kept = harness.send(2)[1]
+    harness.instance.gate.set()
+    await held
+    assert values(await kept)[0] == [4]
+    assert "could not be delivered" in caplog.text
 
 
 async def test_a_cancelled_request_in_the_queue_never_runs_and_is_not_answered() -> None:
