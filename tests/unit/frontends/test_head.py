@@ -16,7 +16,7 @@ def load(exchange: Exchange) -> None:
 
 
 ROUTES = [
-    Route(MODEL + "/infer", {"POST": infer}),
+    Route(MODEL + "/infer", {"POST": infer}, has_tail=True),
     Route("/load", {"POST": load}, is_large=True),
 ]
 
@@ -105,6 +105,19 @@ def test_chunked() -> None:
     assert not head.is_plain
 
 
+def test_chunks_count_more_than_a_length_and_end_the_connection() -> None:
+    head = parse(post("Content-Length: 5", "Transfer-Encoding: chunked"))
+    assert head.is_chunked
+    assert head.content_length == 0
+    assert not head.keep_alive
+
+
+def test_a_header_length_means_nothing_where_there_is_no_tail() -> None:
+    head = parse(post("Inference-Header-Content-Length: 319", target="/load"))
+    assert head.refusal is None
+    assert head.header_length is None
+
+
 @pytest.mark.parametrize(
     ("target", "version"),
     [
@@ -135,8 +148,9 @@ def test_names_are_not_decoded() -> None:
         b"POST /v2 HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
         b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
         b"POST /v2 HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
-        b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: gzip\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\nA : b\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\nA: b\r\n folded\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\nno colon\r\n\r\n",
@@ -170,7 +184,11 @@ def test_a_body_over_the_limit_is_refused_by_its_head() -> None:
         post("Content-Length: 11", "Inference-Header-Content-Length: 1"), max_body_bytes=10
     )
     assert head.startswith(b"HTTP/1.1 413 ")
-    assert b"11 bytes exceeds the maximum of 10 bytes" in body
+    assert b"body of 11 bytes exceeds the maximum allowed input size of 10 bytes" in body
+    assert (
+        b"JSON size of 11 bytes exceeds the maximum allowed"
+        in refused(post("Content-Length: 11", target="/load"), max_body_bytes=10)[1]
+    )
 
 
 def test_json_over_the_limit_is_refused_by_its_head() -> None:

@@ -129,22 +129,32 @@ class HeadParser:
 
     def _read_framing(self, head: Head) -> None:
         headers = head.headers
-        # llhttp has refused lengths that are no number, are given twice, or come with chunks.
+        # llhttp has refused lengths that are no number or are given twice.
         head.content_length = int(headers.get(b"content-length", b"0"))
-        head.is_chunked = b"transfer-encoding" in headers
+        coding = headers.get(b"transfer-encoding")
+        head.is_chunked = coding is not None
+        if coding is not None and coding.lower() != b"chunked":
+            raise HttpError(400, "Bad Request: the only transfer coding that is taken is chunked")
+        if head.is_chunked and b"content-length" in headers:
+            # RFC 9112 6.3: the chunks count, and what follows them must not pass for a request.
+            head.content_length = 0
+            head.keep_alive = False
         head.expects_continue = b"expect" in headers and head.can_continue
-        if head.content_length > self._options.max_body_bytes:
+        limit = self._options.max_body_bytes
+        if head.content_length > limit:
+            what = "body" if head.has_tail else "JSON size"
             head.refusal = error_response(
                 413,
-                f"request body of {head.content_length} bytes exceeds the maximum of "
-                f"{self._options.max_body_bytes} bytes",
+                f"request {what} of {head.content_length} bytes exceeds the maximum allowed input "
+                f"size of {limit} bytes",
             )
         else:
             self._read_header_length(head)
         head.is_plain = not (head.is_chunked or head.expects_continue or head.refusal)
 
     def _read_header_length(self, head: Head) -> None:
-        text = head.headers.get(b"inference-header-content-length")
+        # tritonclient sends the header along with whatever it asks after an inference.
+        text = head.headers.get(b"inference-header-content-length") if head.has_tail else None
         limit = self._options.max_input_bytes
         if text is None:
             if head.content_length > limit and not head.is_large:
@@ -188,6 +198,7 @@ class _Collected:
 
     def __init__(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_chunked_length=True)
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.is_complete = False

@@ -17,9 +17,10 @@ class RequestHead:
         version: from the path; -1 for the latest.
         headers: by name in lower case; repeated ones joined by a comma.
         is_large: the body may be as large as any, although it has no binary tail.
+        has_tail: a binary tail may follow the JSON of the body.
     """
 
-    __slots__ = ("handler", "headers", "is_large", "model_name", "version")
+    __slots__ = ("handler", "has_tail", "headers", "is_large", "model_name", "version")
 
     handler: "Handler"
 
@@ -28,3 +29,4 @@ class RequestHead:
         self.version = -1
         self.headers: Mapping[bytes, bytes] = {}
         self.is_large = False
+        self.has_tail = False

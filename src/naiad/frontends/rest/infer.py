@@ -36,7 +36,7 @@ class InferHandler:
 
     def routes(self) -> list[Route]:
         """The routes of this noun."""
-        return [Route(MODEL + r"/infer", {"POST": self.infer}, TEXT)]
+        return [Route(MODEL + r"/infer", {"POST": self.infer}, TEXT, has_tail=True)]
 
     def infer(self, exchange: Exchange) -> None:
         """Decode a request and give it to the engine."""

@@ -29,9 +29,10 @@ class Route:
         handlers: by method.
         content_type: of the error for another method, which Triton does not give one type.
         is_large: a body may be as large as any.
+        has_tail: a binary tail may follow the JSON of a body.
     """
 
-    __slots__ = ("content_type", "handlers", "is_large", "path")
+    __slots__ = ("content_type", "handlers", "has_tail", "is_large", "path")
 
     def __init__(
         self,
@@ -40,11 +41,13 @@ class Route:
         content_type: bytes = JSON,
         *,
         is_large: bool = False,
+        has_tail: bool = False,
     ) -> None:
         self.path = re.compile(path)
         self.handlers = handlers
         self.content_type = content_type
         self.is_large = is_large
+        self.has_tail = has_tail
 
 
 class Router:
@@ -62,6 +65,7 @@ class Router:
             groups = match.groupdict()
             head.model_name = groups.get("model") or ""
             head.is_large = route.is_large
+            head.has_tail = route.has_tail
             version = groups.get("version")
             if version is not None and int(version) > _MAX_VERSION:
                 head.handler = _bad_version(version, route.content_type)
