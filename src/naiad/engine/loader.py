@@ -114,33 +114,24 @@ class Loader:
             NaiadError: there is no such model, or its config is not one that Triton would poll.
         """
         check_model_name(name)
-        files: TemporaryDirectory[str] | None = None
-        if override.files:
-            files = self._write_files(name, override)
-            folder = scan_repositories([Path(files.name)])[name]
-        else:
-            found = scan_repositories(self._options.repositories).get(name)
-            if found is None:
+        if not override.files:
+            folder = scan_repositories(self._options.repositories).get(name)
+            if folder is None:
                 raise InternalError(
                     f"failed to load '{name}', failed to poll from model repository"
                 )
-            folder = found
+            return self._plan_from(name, folder, override)
+        self._check_files_are_taken(name, override)
+        files = TemporaryDirectory(prefix="naiad-override-")
         try:
-            config = self._read_config(folder, override)
-        except NaiadError as error:
-            # Triton's text is the head; it keeps the reason to its log.
-            raise InternalError(
-                f"failed to load '{name}', failed to poll from model repository: {error.message}"
-            ) from error
-        try:
-            versions = select_versions(config, folder.versions)
-        except InvalidArgumentError as error:
-            # The line end is Triton's, whose text has a line for each failure.
-            raise InvalidArgumentError(
-                f"load failed for model '{name}': {error.message}\n"
-            ) from error
-        fingerprint = (config.SerializeToString(deterministic=True), _stamp(folder))
-        return ModelPlan(config, folder, versions, fingerprint, files)
+            _write_files(Path(files.name), name, override.files)
+            folder = scan_repositories([Path(files.name)])[name]
+            plan = self._plan_from(name, folder, override)
+        except BaseException:
+            files.cleanup()
+            raise
+        plan.files = files
+        return plan
 
     def complete(self, plan: ModelPlan) -> None:
         """Let the backend fill what the config leaves open, and check the whole."""
@@ -179,6 +170,24 @@ class Loader:
         signature = ModelSignature.from_config(config)
         return LoadedVersion(version, signature, _scheduler(config), labels, loaded, instances)
 
+    def _plan_from(self, name: str, folder: ModelFolder, override: Override) -> ModelPlan:
+        try:
+            config = self._read_config(folder, override)
+        except NaiadError as error:
+            # Triton's text is the head; it keeps the reason to its log.
+            raise InternalError(
+                f"failed to load '{name}', failed to poll from model repository: {error.message}"
+            ) from error
+        try:
+            versions = select_versions(config, folder.versions)
+        except InvalidArgumentError as error:
+            # The line end is Triton's, whose text has a line for each failure.
+            raise InvalidArgumentError(
+                f"load failed for model '{name}': {error.message}\n"
+            ) from error
+        fingerprint = (config.SerializeToString(deterministic=True), _stamp(folder))
+        return ModelPlan(config, folder, versions, fingerprint)
+
     def _read_config(self, folder: ModelFolder, override: Override) -> ModelConfig:
         if override.config_json is None:
             config = read_config(folder, self._options.config_name)
@@ -193,7 +202,7 @@ class Loader:
         validate_config(config)
         return config
 
-    def _write_files(self, name: str, override: Override) -> "TemporaryDirectory[str]":
+    def _check_files_are_taken(self, name: str, override: Override) -> None:
         if not self._options.allow_file_override:
             raise PermissionDeniedError(
                 f"failed to load '{name}', the request brings model files and this server does "
@@ -204,14 +213,6 @@ class Loader:
                 f"failed to load '{name}', Load parameter 'config' must be specified for model "
                 "file override"
             )
-        files = TemporaryDirectory(prefix="naiad-override-")
-        root = Path(files.name) / name
-        root.mkdir()
-        for relative, content in override.files.items():
-            path = resolve_inside(root, relative)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        return files
 
     def _source(self, plan: ModelPlan, version: int) -> ModelSource:
         config = plan.config
@@ -223,6 +224,21 @@ class Loader:
             settings=self._options.backend_settings.get(config.backend, {}),
             thread_count=max(1, self._options.core_count // max(1, _instance_count(config))),
         )
+
+
+def _write_files(repository: Path, name: str, files: Mapping[str, bytes]) -> None:
+    root = repository / name
+    root.mkdir()
+    for relative, content in files.items():
+        path = resolve_inside(root, relative)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as error:  # a name that is too long, a full disk
+            raise InternalError(
+                f"failed to load '{name}', failed to poll from model repository: can't write "
+                f"'{relative}': {error.strerror}"
+            ) from error
 
 
 def _instance_count(config: ModelConfig) -> int:
