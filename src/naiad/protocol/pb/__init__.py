@@ -1,0 +1,1 @@
+"""The messages of the gRPC API, from the proto files beside this folder."""

@@ -1,0 +1,60 @@
+"""The message classes of ``grpc_service.proto``; the types are in the stub beside this file."""
+
+from typing import Final
+
+from naiad.protocol.pb.descriptors import POOL, message_class
+
+DESCRIPTOR: Final = POOL.FindFileByName("grpc_service.proto")
+
+ServerLiveRequest = message_class(DESCRIPTOR, "ServerLiveRequest")
+ServerLiveResponse = message_class(DESCRIPTOR, "ServerLiveResponse")
+ServerReadyRequest = message_class(DESCRIPTOR, "ServerReadyRequest")
+ServerReadyResponse = message_class(DESCRIPTOR, "ServerReadyResponse")
+ModelReadyRequest = message_class(DESCRIPTOR, "ModelReadyRequest")
+ModelReadyResponse = message_class(DESCRIPTOR, "ModelReadyResponse")
+ServerMetadataRequest = message_class(DESCRIPTOR, "ServerMetadataRequest")
+ServerMetadataResponse = message_class(DESCRIPTOR, "ServerMetadataResponse")
+ModelMetadataRequest = message_class(DESCRIPTOR, "ModelMetadataRequest")
+ModelMetadataResponse = message_class(DESCRIPTOR, "ModelMetadataResponse")
+InferParameter = message_class(DESCRIPTOR, "InferParameter")
+InferTensorContents = message_class(DESCRIPTOR, "InferTensorContents")
+ModelInferRequest = message_class(DESCRIPTOR, "ModelInferRequest")
+ModelInferResponse = message_class(DESCRIPTOR, "ModelInferResponse")
+ModelStreamInferResponse = message_class(DESCRIPTOR, "ModelStreamInferResponse")
+ModelConfigRequest = message_class(DESCRIPTOR, "ModelConfigRequest")
+ModelConfigResponse = message_class(DESCRIPTOR, "ModelConfigResponse")
+ModelStatisticsRequest = message_class(DESCRIPTOR, "ModelStatisticsRequest")
+StatisticDuration = message_class(DESCRIPTOR, "StatisticDuration")
+InferStatistics = message_class(DESCRIPTOR, "InferStatistics")
+InferResponseStatistics = message_class(DESCRIPTOR, "InferResponseStatistics")
+InferBatchStatistics = message_class(DESCRIPTOR, "InferBatchStatistics")
+MemoryUsage = message_class(DESCRIPTOR, "MemoryUsage")
+ModelStatistics = message_class(DESCRIPTOR, "ModelStatistics")
+ModelStatisticsResponse = message_class(DESCRIPTOR, "ModelStatisticsResponse")
+ModelRepositoryParameter = message_class(DESCRIPTOR, "ModelRepositoryParameter")
+RepositoryIndexRequest = message_class(DESCRIPTOR, "RepositoryIndexRequest")
+RepositoryIndexResponse = message_class(DESCRIPTOR, "RepositoryIndexResponse")
+RepositoryModelLoadRequest = message_class(DESCRIPTOR, "RepositoryModelLoadRequest")
+RepositoryModelLoadResponse = message_class(DESCRIPTOR, "RepositoryModelLoadResponse")
+RepositoryModelUnloadRequest = message_class(DESCRIPTOR, "RepositoryModelUnloadRequest")
+RepositoryModelUnloadResponse = message_class(DESCRIPTOR, "RepositoryModelUnloadResponse")
+SystemSharedMemoryStatusRequest = message_class(DESCRIPTOR, "SystemSharedMemoryStatusRequest")
+SystemSharedMemoryStatusResponse = message_class(DESCRIPTOR, "SystemSharedMemoryStatusResponse")
+SystemSharedMemoryRegisterRequest = message_class(DESCRIPTOR, "SystemSharedMemoryRegisterRequest")
+SystemSharedMemoryRegisterResponse = message_class(DESCRIPTOR, "SystemSharedMemoryRegisterResponse")
+SystemSharedMemoryUnregisterRequest = message_class(
+    DESCRIPTOR, "SystemSharedMemoryUnregisterRequest"
+)
+SystemSharedMemoryUnregisterResponse = message_class(
+    DESCRIPTOR, "SystemSharedMemoryUnregisterResponse"
+)
+CudaSharedMemoryStatusRequest = message_class(DESCRIPTOR, "CudaSharedMemoryStatusRequest")
+CudaSharedMemoryStatusResponse = message_class(DESCRIPTOR, "CudaSharedMemoryStatusResponse")
+CudaSharedMemoryRegisterRequest = message_class(DESCRIPTOR, "CudaSharedMemoryRegisterRequest")
+CudaSharedMemoryRegisterResponse = message_class(DESCRIPTOR, "CudaSharedMemoryRegisterResponse")
+CudaSharedMemoryUnregisterRequest = message_class(DESCRIPTOR, "CudaSharedMemoryUnregisterRequest")
+CudaSharedMemoryUnregisterResponse = message_class(DESCRIPTOR, "CudaSharedMemoryUnregisterResponse")
+TraceSettingRequest = message_class(DESCRIPTOR, "TraceSettingRequest")
+TraceSettingResponse = message_class(DESCRIPTOR, "TraceSettingResponse")
+LogSettingsRequest = message_class(DESCRIPTOR, "LogSettingsRequest")
+LogSettingsResponse = message_class(DESCRIPTOR, "LogSettingsResponse")
