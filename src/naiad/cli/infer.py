@@ -16,7 +16,14 @@ from rich.table import Table
 
 from naiad.client.http import HttpClient
 from naiad.errors import InvalidArgumentError, NaiadError
-from naiad.inference.datatypes import BF16, BY_NAME, BYTES, Datatype
+from naiad.inference.datatypes import (
+    BF16,
+    BY_NAME,
+    BYTES,
+    Datatype,
+    round_to_bf16,
+    widen_bf16,
+)
 from naiad.inference.tensor import Tensor
 
 Array = npt.NDArray[Any]
@@ -261,12 +268,7 @@ def _encode_element(element: object) -> bytes:
 
 
 def _from_floats(datatype: Datatype, values: Array) -> Array:
-    if datatype is not BF16:
-        return values.astype(datatype.dtype)
-    bits = values.astype(np.float32).view(np.uint32)
-    # To nearest, ties to even, as torch rounds.
-    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-    return (rounded >> 16).astype(np.uint16)
+    return round_to_bf16(values) if datatype is BF16 else values.astype(datatype.dtype)
 
 
 def _tensor(spec: InputSpec, array: Array) -> Tensor:
@@ -292,7 +294,7 @@ def _print_output(console: Console, tensor: Tensor) -> None:
         return
     values: Array = tensor.data.reshape(tuple(tensor.shape))
     if tensor.datatype is BF16:
-        values = (values.astype(np.uint32) << 16).view(np.float32)
+        values = widen_bf16(values)
     shown = np.array2string(values, threshold=_SHOWN_VALUES, precision=6, suppress_small=True)
     console.print(shown, highlight=False, markup=False)
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from naiad.inference.datatypes import BF16, BOOL, BYTES, Datatype
+from naiad.inference.datatypes import BF16, BOOL, BYTES, Datatype, widen_bf16
 from naiad.inference.trace import Trace, TracedTensor
 
 _log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ def format_elements(datatype: Datatype, data: npt.NDArray[Any]) -> str:
         texts = [element.decode("utf-8", "backslashreplace") for element in flat.tolist()]
         return ",".join(f'"{text}"' for text in texts)
     if datatype is BF16:
-        flat = (flat.astype(np.uint32) << 16).view(np.float32)
+        flat = widen_bf16(flat)
     elif datatype is BOOL:
         flat = flat.view(np.uint8)
     return ",".join(text.removesuffix(".0") for text in flat.astype(np.str_).tolist())

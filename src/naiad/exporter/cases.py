@@ -10,7 +10,8 @@ from naiad.errors import InvalidArgumentError, UnsupportedError
 from naiad.exporter.batching import MODEL_FAILURES, first_line
 from naiad.exporter.plan import ExportPlan
 from naiad.exporter.sampling import Values
-from naiad.repository.golden import Array, GoldenCase
+from naiad.inference.comparison import Array
+from naiad.repository.golden import GoldenCase
 from naiad.source_model.tensors import to_array
 
 STORED_LIMIT_BYTES: Final = 20 * 1000 * 1000

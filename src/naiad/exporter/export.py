@@ -18,7 +18,7 @@ from torch import nn
 from naiad.errors import InternalError, InvalidArgumentError
 from naiad.exporter import onnx, pt2, torchscript
 from naiad.exporter.agreement import (
-    Difference,
+    CaseDifference,
     DisagreementError,
     compare_case,
     scale_tolerance,
@@ -31,13 +31,12 @@ from naiad.exporter.options import DEFAULT_MAX_BATCH_SIZE, ExportOptions
 from naiad.exporter.plan import ExportPlan, make_plan
 from naiad.exporter.quiet import quiet
 from naiad.exporter.result import ExportResult
+from naiad.inference.comparison import Array, Tolerance
 from naiad.model_config.schema import ModelConfig
 from naiad.model_config.text_format import format_config, parse_config
 from naiad.repository.golden import (
-    Array,
     GoldenCase,
     Manifest,
-    Tolerance,
     digest_files,
     write_cases,
     write_manifest,
@@ -63,7 +62,7 @@ class _Proof:
 
     cases: tuple[GoldenCase, ...]
     tolerances: Mapping[str, Tolerance]
-    differences: tuple[Difference, ...]
+    differences: tuple[CaseDifference, ...]
 
 
 def export(  # noqa: PLR0913  # the model's call, where it goes, and one object for the rest
@@ -229,7 +228,7 @@ def _ask(run: Runner, case: GoldenCase, chosen: Format) -> dict[str, Array]:
     return dict(zip(case.outputs, map(np.asarray, outputs), strict=True))
 
 
-def _require_agreement(differences: Sequence[Difference], chosen: Format) -> None:
+def _require_agreement(differences: Sequence[CaseDifference], chosen: Format) -> None:
     failed = [difference for difference in differences if not difference.equal]
     if not failed:
         return

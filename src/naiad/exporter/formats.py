@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from naiad.exporter.plan import ExportPlan
-from naiad.repository.golden import Array, GoldenCase, TensorRecord
+from naiad.inference.comparison import Array
+from naiad.repository.golden import GoldenCase, TensorRecord
 
 Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
 """Inputs by name -> outputs in the order of the file."""

@@ -16,8 +16,9 @@ from naiad.exporter.formats import Interface, Runner, Written
 from naiad.exporter.onnx_names import name_axes, rename_interface, strip_provenance
 from naiad.exporter.plan import ExportPlan
 from naiad.exporter.program import capture
+from naiad.inference.comparison import Array
 from naiad.inference.datatypes import from_dtype
-from naiad.repository.golden import Array, GoldenCase, TensorRecord
+from naiad.repository.golden import GoldenCase, TensorRecord
 
 # A protobuf message ends at 2 GB; below this the weights are part of the one file.
 INLINE_LIMIT_BYTES: Final = 1_500_000_000

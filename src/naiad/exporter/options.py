@@ -7,22 +7,9 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from naiad.errors import InvalidArgumentError
-from naiad.repository.golden import Tolerance
+from naiad.inference.comparison import Tolerance, default_tolerance
 
 DEFAULT_MAX_BATCH_SIZE: Final = 8
-
-EXACT: Final = Tolerance(0.0, 0.0)
-
-# FP32 allows ten times what exported networks were measured to differ by (4e-6 at worst); the
-# others keep its ratio to the rounding step of their datatype, rounded up.
-DEFAULT_TOLERANCES: Final[Mapping[str, Tolerance]] = MappingProxyType(
-    {
-        "FP64": Tolerance(1e-7, 1e-8),
-        "FP32": Tolerance(1e-4, 1e-5),
-        "FP16": Tolerance(1e-2, 1e-3),
-        "BF16": Tolerance(4e-2, 1e-2),
-    }
-)
 
 
 def _empty() -> Mapping[str, Any]:
@@ -88,7 +75,7 @@ class ExportOptions:
     def tolerance(self, datatype: str) -> Tolerance:
         """The tolerance for outputs of a v2 datatype; integers must be exact."""
         chosen = self.tolerances.get(datatype)
-        return DEFAULT_TOLERANCES.get(datatype, EXACT) if chosen is None else chosen
+        return default_tolerance(datatype) if chosen is None else chosen
 
 
 def _require(value: int | None, name: str, *, lowest: int) -> None:

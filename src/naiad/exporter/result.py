@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.exporter.agreement import Difference
+from naiad.exporter.agreement import CaseDifference
 from naiad.repository.golden import TensorRecord
 
 
@@ -35,7 +35,7 @@ class ExportResult:
     inputs: tuple[TensorRecord, ...]
     outputs: tuple[TensorRecord, ...]
     files: Mapping[str, int]
-    differences: tuple[Difference, ...]
+    differences: tuple[CaseDifference, ...]
     notes: tuple[str, ...]
 
     @property

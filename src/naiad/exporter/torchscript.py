@@ -14,7 +14,8 @@ from naiad.exporter.batching import first_line
 from naiad.exporter.formats import Interface, Runner, Written
 from naiad.exporter.observed import observe
 from naiad.exporter.plan import ExportPlan
-from naiad.repository.golden import Array, GoldenCase
+from naiad.inference.comparison import Array
+from naiad.repository.golden import GoldenCase
 from naiad.source_model.evaluation import evaluation
 from naiad.source_model.model import FlatModel
 from naiad.source_model.tensors import to_array, to_tensor

@@ -65,3 +65,20 @@ _BY_DTYPE: Final[Mapping[np.dtype[Any], Datatype]] = MappingProxyType(
 def from_dtype(dtype: npt.DTypeLike) -> Datatype | None:
     """The datatype whose elements numpy stores as ``dtype``, or None; never BF16."""
     return _BY_DTYPE.get(np.dtype(dtype))
+
+
+def widen_bf16(patterns: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """The numbers that BF16's bit patterns mean, exactly; a new array of the same shape."""
+    # BF16 is the upper half of FP32.
+    return (patterns.astype(np.uint32) << 16).view(np.float32)
+
+
+def round_to_bf16(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint16]:
+    """The bit patterns of the nearest BF16 numbers, ties to even as torch rounds.
+
+    Args:
+        values: of any shape; not NaN.
+    """
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    return (rounded >> 16).astype(np.uint16)

@@ -31,3 +31,13 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.datatype.name}, {list(self.shape)})"
+
+
+class SharedTensor(Tensor):
+    """An input in memory that its client shares and may write to at any time.
+
+    What must hold for values that are read twice, such as an index between its check and its use,
+    holds for a copy only.
+    """
+
+    __slots__ = ()

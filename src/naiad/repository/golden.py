@@ -15,28 +15,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from naiad.errors import InvalidArgumentError, NotFoundError
+from naiad.inference.comparison import Array, Tolerance
 from naiad.inference.datatypes import BY_NAME
-
-Array = npt.NDArray[Any]
 
 MANIFEST_NAME: Final = "naiad.json"
 GOLDEN_FOLDER: Final = "golden"
 _SCHEMA: Final = 1
 _LENGTHS: Final = "lengths:"
 _CHUNK_BYTES: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """Equal means ``|actual - expected| <= atol + rtol * |expected|`` for each element."""
-
-    rtol: float
-    atol: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from naiad.errors import InvalidArgumentError, NaiadError, UnsupportedError
+from naiad.inference.comparison import Array, Outputs
 from naiad.repository.golden import GoldenCase
-from naiad.verify.compare import Array, Outputs
 from naiad.verify.hops import Hop, HopFailedError
 
 ARTIFACT_HOP: Final = "exported file alone"

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from naiad.inference.comparison import Array, Difference, Outputs, worst
 from naiad.repository.golden import GoldenCase
-from naiad.verify.compare import Array, Difference, Outputs, worst
 from naiad.verify.hops import Hop, HopFailedError
 
 # Every order of four tensors of one kind; beyond that the experiment costs more than it tells.
@@ -171,8 +171,8 @@ def _unexplained(suspicion: Suspicion) -> str:
         return f"unexplained: '{suspicion.hop.name}': {difference.problem}"
     return (
         f"unexplained: '{suspicion.hop.name}', output '{difference.output}', "
-        f"batch {case.batch_size}: max abs {difference.max_abs:.3e} at {difference.worst_index}, "
-        f"max rel {difference.max_rel:.3e}"
+        f"batch {case.batch_size}: max abs {difference.max_abs:.3e}, max rel "
+        f"{difference.max_rel:.3e}, worst at {difference.worst_index}"
     )
 
 

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from naiad.inference.comparison import Outputs
 from naiad.repository.golden import GoldenCase
-from naiad.verify.compare import Outputs
 from naiad.verify.wire import Caller, CallFailedError, Target, get_json, open_caller
 
 CLIENTS: Final = 16

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from naiad.verify.compare import Difference, worst
+from naiad.inference.comparison import Difference, worst
 
 
 class ExitCode(IntEnum):

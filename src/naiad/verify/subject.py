@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from naiad.errors import InvalidArgumentError, NotFoundError
+from naiad.inference.comparison import Difference, Outputs, compare_outputs
 from naiad.repository.golden import (
     MANIFEST_NAME,
     GoldenCase,
@@ -14,7 +15,6 @@ from naiad.repository.golden import (
     read_cases,
     read_manifest,
 )
-from naiad.verify.compare import Difference, Outputs, compare_outputs
 
 
 @dataclass(frozen=True, slots=True)

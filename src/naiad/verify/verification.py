@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from naiad.errors import NaiadError, NotFoundError
+from naiad.inference.comparison import EXACT, Difference, Outputs, compare_outputs, worst
 from naiad.repository.golden import GoldenCase
 from naiad.verify.artifact import open_artifact
 from naiad.verify.causes import Suspicion, find_causes
-from naiad.verify.compare import EXACT, Difference, Outputs, compare_outputs, worst
 from naiad.verify.hops import (
     CLIENTS,
     ConcurrentHop,

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from naiad.verify.compare import Array
+from naiad.inference.comparison import Array
 
 _TIMEOUT_S: Final = 300.0
 

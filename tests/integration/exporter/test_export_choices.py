@@ -15,8 +15,9 @@ from naiad.exporter.export import export
 from naiad.exporter.options import ExportOptions
 from naiad.exporter.quiet import quiet
 from naiad.exporter.result import ExportResult
+from naiad.inference.comparison import Tolerance
 from naiad.model_config.text_format import parse_config
-from naiad.repository.golden import Tolerance, read_cases
+from naiad.repository.golden import read_cases
 
 pytestmark = pytest.mark.slow
 

@@ -3,9 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from naiad.exporter.agreement import Array, compare_case, scale_tolerance
+from naiad.exporter.agreement import compare_case, scale_tolerance
 from naiad.exporter.options import ExportOptions
-from naiad.repository.golden import GoldenCase, Tolerance
+from naiad.inference.comparison import Array, Tolerance
+from naiad.repository.golden import GoldenCase
 
 
 def floats(values: list[Any]) -> Array:

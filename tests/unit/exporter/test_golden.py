@@ -9,12 +9,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from naiad.errors import InvalidArgumentError, NotFoundError
+from naiad.inference.comparison import Array, Tolerance
 from naiad.repository.golden import (
-    Array,
     GoldenCase,
     Manifest,
     TensorRecord,
-    Tolerance,
     digest_files,
     read_cases,
     read_manifest,

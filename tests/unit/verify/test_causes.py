@@ -3,9 +3,9 @@ from itertools import count
 
 import numpy as np
 
+from naiad.inference.comparison import Array, Difference, Outputs, compare_outputs
 from naiad.repository.golden import GoldenCase
 from naiad.verify.causes import Suspicion, find_causes
-from naiad.verify.compare import Array, Difference, Outputs, compare_outputs
 from naiad.verify.hops import HopFailedError
 
 INPUTS = {

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from naiad.verify.compare import EXACT, compare
+from naiad.inference.comparison import EXACT, compare
 from naiad.verify.report import ExitCode, ModelReport, Report, Row, Verdict, print_report
 
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from naiad.errors import NotFoundError
+from naiad.inference.comparison import Tolerance
 from naiad.repository.golden import (
     GoldenCase,
     Manifest,
     TensorRecord,
-    Tolerance,
     digest_files,
     write_cases,
     write_manifest,

@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from naiad.repository.golden import Tolerance
-from naiad.verify.compare import (
+from naiad.inference.comparison import (
     EXACT,
     Array,
+    Tolerance,
     compare,
     compare_outputs,
     default_tolerance,
@@ -153,3 +153,24 @@ def test_the_worst_difference_is_an_unequal_one() -> None:
     small_but_unequal = compare("b", f32(1), f32(1.5), "FP32", FP32)
     assert large_but_equal.equal
     assert worst([large_but_equal, small_but_unequal]).output == "b"
+
+
+def test_the_worst_element_is_the_one_furthest_beyond_its_tolerance() -> None:
+    found = compare("y", f32(1000.0, 0.0), f32(1000.05, 0.01), "FP32", FP32)
+    assert found.max_abs == pytest.approx(0.05, rel=0.01)
+    assert found.worst_index == (1,)
+
+
+@pytest.mark.parametrize(
+    ("values", "actual", "equal"),
+    [([6.0, 5.0, 5.0], [0, 2, 1], True), ([6.0, 5.0, 4.0], [0, 2, 1], False)],
+)
+def test_indices_may_differ_where_their_values_are_tied(
+    values: list[float], actual: list[int], equal: bool
+) -> None:
+    expected = {"values": f32(*values), "indices": np.array([0, 1, 2])}
+    answer = {"values": f32(*values), "indices": np.array(actual)}
+    datatypes = {"values": "FP32", "indices": "INT64"}
+    _, indices = compare_outputs(expected, answer, datatypes, {})
+    assert (indices.equal, indices.only_ties) == (equal, equal)
+    assert not indices.same_bits

@@ -1,17 +1,25 @@
-"""How far two tensors are apart, in numbers; no model, no file and no socket."""
+"""How far two sets of outputs are apart, in numbers, and what still counts as equal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from naiad.repository.golden import Tolerance
+from naiad.inference.datatypes import BF16, widen_bf16
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
 """Output name -> array with the batch axis; BF16 as bit patterns in uint16, BYTES as objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Equal means ``|actual - expected| <= atol + rtol * |expected|`` for each element."""
+
+    rtol: float
+    atol: float
 
 
 EXACT: Final = Tolerance(0.0, 0.0)
@@ -42,12 +50,15 @@ class Difference:
             (shape, dtype, a missing output, or NaN against a number).
         max_rel: largest ``|actual - expected| / |expected|`` over the elements whose expected
             value is neither 0 nor infinite.
-        worst_index: where ``max_abs`` is, or None when nothing differs or nothing compares.
+        worst_index: of the element that goes furthest beyond the tolerance, or nearest to it;
+            None when nothing differs or nothing compares.
         same_top1: for each row the largest value of the last axis is at the same place; None
             where that means nothing (not floating point, or a last axis of one).
         same_bits: each element has the same bits; any NaN equals any NaN.
         equal: the verdict under the tolerance.
         problem: why the two could not be compared, else "".
+        only_ties: they are indices, as of a top-k, and differ only where the values that they
+            belong to are equal; then ``equal`` is true.
     """
 
     output: str
@@ -58,19 +69,7 @@ class Difference:
     same_bits: bool
     equal: bool
     problem: str = ""
-
-
-def _incomparable(output: str, problem: str) -> Difference:
-    return Difference(
-        output=output,
-        max_abs=float("inf"),
-        max_rel=float("inf"),
-        worst_index=None,
-        same_top1=None,
-        same_bits=False,
-        equal=False,
-        problem=problem,
-    )
+    only_ties: bool = False
 
 
 def compare_outputs(
@@ -81,20 +80,31 @@ def compare_outputs(
 ) -> list[Difference]:
     """One difference for each expected output, then one for each output nobody expected.
 
+    Where two outputs are the values and the indices of a top-k and the values agree, indices of
+    equal values count as equal: PyTorch and onnxruntime order ties each in its own way.
+
     Args:
         expected: the reference.
         actual: the outputs under suspicion.
         datatypes: output name -> v2 datatype; tells BF16 from UINT16.
         tolerances: output name -> tolerance; by datatype where a name is missing.
     """
-    differences = []
+    found = []
     for name, reference in expected.items():
         datatype = datatypes.get(name, "")
         tolerance = tolerances.get(name, default_tolerance(datatype))
         if name in actual:
-            differences.append(compare(name, reference, actual[name], datatype, tolerance))
+            found.append(compare(name, reference, actual[name], datatype, tolerance))
         else:
-            differences.append(_incomparable(name, f"output '{name}' is missing"))
+            found.append(_incomparable(name, f"output '{name}' is missing"))
+    agreeing = [expected[difference.output] for difference in found if difference.equal]
+    differences = [
+        replace(difference, equal=True, only_ties=True)
+        if not (difference.equal or difference.problem)
+        and _differ_in_ties(expected[difference.output], actual[difference.output], agreeing)
+        else difference
+        for difference in found
+    ]
     differences.extend(
         _incomparable(name, f"output '{name}' was not expected")
         for name in actual
@@ -115,40 +125,14 @@ def compare(
         return _incomparable(output, f"dtype {actual.dtype} instead of {expected.dtype}")
     if expected.dtype.hasobject:
         return _compare_objects(output, expected, actual)
-    if datatype == "BF16":
-        expected, actual = _widen_bf16(expected), _widen_bf16(actual)
-    return _compare_numbers(output, expected, actual, tolerance)
-
-
-def _compare_objects(output: str, expected: Array, actual: Array) -> Difference:
-    unequal = np.flatnonzero(expected.reshape(-1) != actual.reshape(-1))
-    same = unequal.size == 0
-    worst = None if same else _index(int(unequal[0]), expected.shape)
-    size = 0.0 if same else float("inf")
-    return Difference(output, size, size, worst, None, same, same)
-
-
-def _compare_numbers(
-    output: str, expected: Array, actual: Array, tolerance: Tolerance
-) -> Difference:
-    distance = absolute_difference(expected, actual)
-    magnitude = np.abs(expected.astype(np.float64))
-    relevant = (magnitude > 0) & np.isfinite(magnitude)
-    max_abs = float(distance.max(initial=0.0))
-    max_rel = float((distance[relevant] / magnitude[relevant]).max(initial=0.0))
-    # Infinity and NaN must match outright, so their magnitude allows nothing.
-    finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
-    allowed = tolerance.atol + tolerance.rtol * finite
-    worst = _index(int(distance.argmax()), expected.shape) if max_abs > 0 else None
-    return Difference(
-        output=output,
-        max_abs=max_abs,
-        max_rel=max_rel,
-        worst_index=worst,
-        same_top1=same_top1(expected, actual),
-        same_bits=same_bits(expected, actual),
-        equal=bool((distance <= allowed).all()),
+    return _compare_numbers(
+        output, as_numbers(expected, datatype), as_numbers(actual, datatype), tolerance
     )
+
+
+def as_numbers(array: Array, datatype: str) -> Array:
+    """The elements as the numbers that they mean: BF16's bit patterns as float32."""
+    return widen_bf16(array) if datatype == BF16.name else array
 
 
 def absolute_difference(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
@@ -189,9 +173,69 @@ def worst(differences: Sequence[Difference]) -> Difference:
     return max(differences, key=lambda d: (not d.equal, d.max_abs))
 
 
+def _incomparable(output: str, problem: str) -> Difference:
+    return Difference(
+        output=output,
+        max_abs=float("inf"),
+        max_rel=float("inf"),
+        worst_index=None,
+        same_top1=None,
+        same_bits=False,
+        equal=False,
+        problem=problem,
+    )
+
+
+def _compare_objects(output: str, expected: Array, actual: Array) -> Difference:
+    unequal = np.flatnonzero(expected.reshape(-1) != actual.reshape(-1))
+    same = unequal.size == 0
+    worst_index = None if same else _index(int(unequal[0]), expected.shape)
+    size = 0.0 if same else float("inf")
+    return Difference(output, size, size, worst_index, None, same, same)
+
+
+def _compare_numbers(
+    output: str, expected: Array, actual: Array, tolerance: Tolerance
+) -> Difference:
+    distance = absolute_difference(expected, actual)
+    magnitude = np.abs(expected.astype(np.float64))
+    relevant = (magnitude > 0) & np.isfinite(magnitude)
+    max_abs = float(distance.max(initial=0.0))
+    max_rel = float((distance[relevant] / magnitude[relevant]).max(initial=0.0))
+    # Infinity and NaN must match outright, so their magnitude allows nothing.
+    finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
+    excess = distance - (tolerance.atol + tolerance.rtol * finite)
+    return Difference(
+        output=output,
+        max_abs=max_abs,
+        max_rel=max_rel,
+        worst_index=_index(int(excess.argmax()), expected.shape) if max_abs > 0 else None,
+        same_top1=same_top1(expected, actual),
+        same_bits=same_bits(expected, actual),
+        equal=bool((excess <= 0).all()),
+    )
+
+
 def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(flat, tuple(shape)))
 
 
-def _widen_bf16(patterns: Array) -> Array:
-    return (patterns.astype(np.uint32) << 16).view(np.float32)
+def _differ_in_ties(indices: Array, other: Array, agreeing: Sequence[Array]) -> bool:
+    """Whether indices differ only where one of the agreeing outputs holds equal values."""
+    if indices.dtype.kind not in "iu" or indices.ndim == 0:
+        return False
+    moved = indices != other
+    return any(
+        values.dtype.kind == "f" and values.shape == indices.shape and _are_tied(values, moved)
+        for values in agreeing
+    )
+
+
+def _are_tied(values: Array, marked: npt.NDArray[np.bool_]) -> bool:
+    """Whether each marked value occurs more than once along the last axis."""
+    rows, marks = values.reshape(-1, values.shape[-1]), marked.reshape(-1, values.shape[-1])
+    return all(
+        np.count_nonzero(row == value) > 1
+        for row, mark in zip(rows, marks, strict=True)
+        for value in row[mark]
+    )
