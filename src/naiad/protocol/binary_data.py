@@ -5,7 +5,7 @@ then the bytes; elements follow each other in row-major order.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +19,9 @@ _LENGTH: Final = struct.Struct("<I")
 # A tensor that starts at an odd address is slower to read; copying a small one costs less than
 # every later pass over it. A large one is placed well by whoever received the body.
 _REALIGN_BYTES: Final = 1 << 20
+# What takes about a millisecond, of the two that a step may hold the event loop.
+_STEP_ELEMENTS: Final = 4096
+_STEP_BYTES: Final = 1 << 20
 
 
 class MalformedElementsError(InvalidArgumentError):
@@ -32,37 +35,83 @@ def decode_elements(data: Buffer, input_name: str) -> list[bytes]:
         MalformedElementsError: a length indicator or an element is cut off.
     """
     elements: list[bytes] = []
-    append = elements.append
     view = memoryview(data)
-    end = len(view)
     position = 0
+    while position < len(view):
+        position = _decode_some(view, position, elements, input_name)
+    return elements
+
+
+def decode_elements_in_steps(data: Buffer, input_name: str) -> Generator[None, None, list[bytes]]:
+    """The same as ``decode_elements``, pausing before the event loop would be held too long."""
+    elements: list[bytes] = []
+    view = memoryview(data)
+    position = 0
+    while position < len(view):
+        position = _decode_some(view, position, elements, input_name)
+        yield
+    return elements
+
+
+def _decode_some(view: memoryview, position: int, elements: list[bytes], input_name: str) -> int:
+    """Decode what one step may; returns where to go on."""
+    append = elements.append
+    total = len(view)
+    end = position + _STEP_BYTES
+    last = len(elements) + _STEP_ELEMENTS
     unpack = _LENGTH.unpack_from
-    while position < end:
+    while position < total:
         start = position + 4
-        if start > end:
+        if start > total:
             raise MalformedElementsError(
                 f"incomplete string length indicator for inference input '{input_name}', "
-                f"expecting 4 bytes but only {end - position} bytes available"
+                f"expecting 4 bytes but only {total - position} bytes available"
             )
         (length,) = unpack(view, position)
         position = start + length
-        if position > end:
+        if position > total:
             raise MalformedElementsError(
                 f"incomplete string data for inference input '{input_name}', expecting string of "
-                f"length {length} but only {end - start} bytes available"
+                f"length {length} but only {total - start} bytes available"
             )
         append(view[start:position].tobytes())
-    return elements
+        if position >= end or len(elements) >= last:
+            break
+    return position
 
 
 def encode_elements(elements: npt.NDArray[np.object_]) -> bytes:
     """The wire form of a BYTES tensor, whose elements are ``bytes``."""
+    return encode_list(elements.ravel().tolist())
+
+
+def encode_list(elements: Sequence[bytes]) -> bytes:
+    """The wire form of BYTES elements."""
     pack = _LENGTH.pack
     parts: list[bytes] = []
-    for element in elements.ravel().tolist():
+    for element in elements:
         parts.append(pack(len(element)))
         parts.append(element)
     return b"".join(parts)
+
+
+def encode_elements_in_steps(elements: npt.NDArray[np.object_]) -> Iterator[bytes]:
+    """The pieces of ``encode_elements``, none of which holds the event loop for long."""
+    for some in split_elements(elements):
+        yield encode_list(some)
+
+
+def split_elements(elements: npt.NDArray[np.object_]) -> Iterator[list[bytes]]:
+    """The elements of a BYTES tensor in lists that one step may handle."""
+    flat = elements.reshape(-1)
+    start = 0
+    while start < flat.size:
+        some = flat[start : start + _STEP_ELEMENTS].tolist()
+        # Long ones take their time by their bytes, not by their number.
+        ends = np.cumsum([len(element) for element in some])
+        count = max(1, int(np.searchsorted(ends, _STEP_BYTES)))
+        yield some[:count]
+        start += count
 
 
 def view_tensor(
@@ -89,6 +138,18 @@ def arrange_elements(elements: list[bytes], shape: Sequence[int]) -> npt.NDArray
     # np.array would make fixed-width strings of them and lose trailing NULs.
     array = np.empty(len(elements), np.object_)
     array[:] = elements
+    return array.reshape(shape)
+
+
+def arrange_elements_in_steps(
+    elements: list[bytes], shape: Sequence[int]
+) -> Generator[None, None, npt.NDArray[np.object_]]:
+    """The same as ``arrange_elements``, pausing now and then."""
+    array = np.empty(len(elements), np.object_)
+    step = 16 * _STEP_ELEMENTS  # storing a reference is that much cheaper than making an element
+    for start in range(0, len(elements), step):
+        array[start : start + step] = elements[start : start + step]
+        yield
     return array.reshape(shape)
 
 

@@ -27,6 +27,22 @@ _STRINGS: Final = frozenset({str})
 _ADVICE: Final = "Please use the binary data format for"
 
 
+class SeparateData:
+    """The data of an input that was decoded elsewhere.
+
+    Attributes:
+        error: why it can not be used; None where it can.
+        content: the wire form of the tensor, in the size that the input's shape needs; of BYTES in
+            any number of elements.
+    """
+
+    __slots__ = ("content", "error")
+
+    def __init__(self, error: str | None, content: memoryview) -> None:
+        self.error = error
+        self.content = content
+
+
 def decode_data(
     data: object, datatype: Datatype, shape: Sequence[int], count: int, input_name: str
 ) -> npt.NDArray[Any]:

@@ -9,7 +9,7 @@ far below the end of the stack.
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Never
 
@@ -58,7 +58,8 @@ def parse_json(text: Buffer) -> Any:
 
     Returns:
         Values of the standard library's kinds. Integers are exact up to 64 bits; beyond that they
-        may be floats. Of a key that is given twice the last one counts.
+        may be floats. Of a key that is given twice the last one counts; see
+        ``find_repeated_keys``.
 
     Raises:
         InvalidArgumentError: not JSON, nested more than about a thousand levels, or a number that
@@ -70,7 +71,30 @@ def parse_json(text: Buffer) -> Any:
         return _parse_tolerantly(bytes(text))
 
 
-def _parse_tolerantly(data: bytes) -> Any:
+def find_repeated_keys(text: Buffer) -> Any:
+    """Look for an object that has a key twice, in a document that ``parse_json`` took.
+
+    Returns:
+        The document as Triton's parser sees it, in which the first of them counts; None where no
+        key is repeated.
+    """
+    is_repeated = False
+
+    def keep_first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal is_repeated
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            is_repeated = True
+            members = dict(reversed(pairs))
+        return members
+
+    document = _parse_tolerantly(bytes(text), keep_first)
+    return document if is_repeated else None
+
+
+def _parse_tolerantly(
+    data: bytes, make_object: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
     if not data:
         _refuse("The document is empty.", 0)
     data = data.removeprefix(_BOM)
@@ -80,7 +104,7 @@ def _parse_tolerantly(data: bytes) -> Any:
         _refuse("Invalid encoding in string.", error.start)
     try:
         parse_float = _parse_finite if _MAY_OVERFLOW.search(data) else None
-        value = json.loads(text, parse_float=parse_float)
+        value = json.loads(text, parse_float=parse_float, object_pairs_hook=make_object)
         if _SURROGATE_ESCAPE.search(data):
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
