@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from naiad.engine.log_settings import LogSettings
+from naiad.engine.shared_memory import SharedMemoryRegions
+from naiad.engine.trace import TraceSettings
 from naiad.errors import InvalidArgumentError, NaiadError, NotFoundError
 from naiad.inference.datatypes import BY_NAME, FP32
 from naiad.inference.request import InferRequest
@@ -13,6 +16,8 @@ from naiad.inference.statistics import ModelStatistics
 from naiad.inference.tensor import Tensor
 from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import ModelSignature, TensorSpec
+from naiad.protocol.log_settings import LogSettingValues
+from naiad.protocol.trace_setting import TraceSettingValues
 
 Compute = Callable[[dict[str, Tensor]], Sequence[Tensor]]
 
@@ -103,6 +108,10 @@ class FakeEngine:
         self.loads: list[tuple[str, str | None, Mapping[str, bytes]]] = []
         self.unloads: list[tuple[str, bool]] = []
         self.now = 1
+        self.shared_memory = SharedMemoryRegions(is_client_use_allowed=True)
+        self.traces = TraceSettings(TraceSettingValues(), self.is_model_ready)
+        self.applied_log_settings: list[LogSettingValues] = []
+        self.log_settings = LogSettings(LogSettingValues(), self.applied_log_settings.append)
 
     def add(self, model: FakeModel) -> None:
         self.models[model.name, model.version] = model

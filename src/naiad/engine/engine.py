@@ -2,19 +2,24 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from naiad.clock import Clock
 from naiad.engine.lifecycle import UNLOADED_REASON, Lifecycle, ModelEntry
 from naiad.engine.loader import Loader, Override
+from naiad.engine.log_settings import LogSettings
 from naiad.engine.model import Model
+from naiad.engine.shared_memory import SharedMemoryRegions
+from naiad.engine.trace import TraceSettings
 from naiad.engine.validation import validate_request
 from naiad.errors import InvalidArgumentError, NaiadError, NotFoundError, UnavailableError
 from naiad.inference.request import InferRequest
 from naiad.inference.states import ModelState
 from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import TensorSpec
+from naiad.protocol.log_settings import LogSettingValues
+from naiad.protocol.trace_setting import TraceSettingValues
 
 LATEST = -1
 # Names of the extensions that this server speaks, in Triton's order and spelling.
@@ -52,6 +57,8 @@ class EngineOptions:
         control_mode: whether clients may load and unload.
         startup_models: with explicit control, what is loaded at start; ``*`` alone for all.
         is_readiness_strict: ready only while every model is.
+        is_client_shared_memory_allowed: whether clients may register shared memory.
+        trace: what is traced at first.
     """
 
     server_id: str
@@ -59,6 +66,8 @@ class EngineOptions:
     control_mode: ModelControlMode = ModelControlMode.NONE
     startup_models: tuple[str, ...] = ()
     is_readiness_strict: bool = True
+    is_client_shared_memory_allowed: bool = False
+    trace: TraceSettingValues = field(default_factory=TraceSettingValues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +101,30 @@ class IndexEntry:
 
 
 class Engine:
-    """Models by name, and requests on their way to them. Lives on one event loop."""
+    """Models by name, and requests on their way to them. Lives on one event loop.
 
-    def __init__(self, options: EngineOptions, loader: Loader, clock: Clock) -> None:
+    Args:
+        options: how it behaves.
+        loader: makes models.
+        clock: of everything that it measures.
+        log_settings: what clients see and change of the log; of no effect where there is none.
+
+    Attributes:
+        shared_memory: regions that clients registered.
+        traces: which requests are traced; a front end samples them and finishes their traces.
+        log_settings: how the server logs.
+
+    Raises:
+        InvalidArgumentError: the options ask for traces that can't be written.
+    """
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        loader: Loader,
+        clock: Clock,
+        log_settings: LogSettings | None = None,
+    ) -> None:
         self._options = options
         self._lifecycle = Lifecycle(loader, clock)
         self._clock = clock
@@ -103,6 +133,11 @@ class Engine:
         self.server_id = options.server_id
         self.server_version = options.server_version
         self.extensions = EXTENSIONS
+        self.shared_memory = SharedMemoryRegions(
+            is_client_use_allowed=options.is_client_shared_memory_allowed
+        )
+        self.traces = TraceSettings(options.trace, self.is_model_ready)
+        self.log_settings = log_settings or LogSettings(LogSettingValues(), lambda _values: None)
 
     async def start(self) -> dict[str, NaiadError]:
         """Load the models of the start; returns those that failed, with the reason."""
@@ -120,9 +155,10 @@ class Engine:
         return failures
 
     async def stop(self) -> None:
-        """Take no more requests, finish the accepted ones, unload everything."""
+        """Take no more requests, finish the accepted ones, unload everything, write the traces."""
         self._is_stopping = True
         await self._lifecycle.unload_all()
+        await self.traces.close()
 
     def now_ns(self) -> int:
         """Monotonic time on the clock that statistics are kept by."""

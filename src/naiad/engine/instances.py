@@ -8,19 +8,19 @@ gives it back. Neither touches it while the other has it, so nothing is locked.
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from naiad.backends.base import Instance
 from naiad.clock import Clock
 from naiad.engine.reshape import Reshaper
 from naiad.errors import InternalError, NaiadError
+from naiad.inference.datatypes import BF16, BOOL
 from naiad.inference.request import InferRequest
+from naiad.inference.tensor import SharedTensor, Tensor
 from naiad.scheduling.batch import join_rows
-
-if TYPE_CHECKING:
-    from naiad.inference.tensor import Tensor
 
 
 class Execution:
@@ -122,5 +122,26 @@ class InstanceThread:
 def _join_inputs(requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
     first = requests[0].inputs
     if len(requests) == 1:
-        return {name: tensor.data for name, tensor in first.items()}
-    return {name: join_rows([request.inputs[name].data for request in requests]) for name in first}
+        return {
+            name: tensor.data if type(tensor) is Tensor else _secure(tensor)
+            for name, tensor in first.items()
+        }
+    return {
+        name: join_rows([_secure(request.inputs[name]) for request in requests]) for name in first
+    }
+
+
+def _secure(tensor: Tensor) -> npt.NDArray[Any]:
+    """The data of an input, such that no client can make the backend read outside of its memory.
+
+    Integers and booleans may be indices, which backends check before they use them, so they are
+    copied out of shared memory. Copied here and not when the request was decoded: the instances
+    bound how many copies there are, and the event loop is not held up.
+    """
+    data = tensor.data
+    if type(tensor) is not SharedTensor or data.dtype.kind == "f" or tensor.datatype is BF16:
+        return data
+    if tensor.datatype is BOOL:
+        # A byte that has become 2 since it was checked is no bool that numpy may hold.
+        return np.not_equal(data.view(np.uint8), 0)
+    return data.copy()

@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from naiad.engine.log_settings import LogSettings
+from naiad.engine.shared_memory import SharedMemoryRegions
+from naiad.engine.trace import TraceSettings
 from naiad.inference.request import InferRequest
 from naiad.inference.statistics import ModelStatistics
 from naiad.model_config.schema import ModelConfig
@@ -60,6 +63,21 @@ class ServingEngine(Protocol[ModelT]):
     @property
     def extensions(self) -> Sequence[str]:
         """The protocol extensions that it speaks."""
+        ...
+
+    @property
+    def shared_memory(self) -> SharedMemoryRegions:
+        """Memory that clients share."""
+        ...
+
+    @property
+    def traces(self) -> TraceSettings:
+        """What is traced."""
+        ...
+
+    @property
+    def log_settings(self) -> LogSettings:
+        """How the server logs."""
         ...
 
     def now_ns(self) -> int:

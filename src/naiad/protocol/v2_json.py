@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from naiad.errors import InvalidArgumentError, NotFoundError
 from naiad.inference.datatypes import BY_NAME, BYTES, Datatype
 from naiad.inference.request import InferRequest, ParameterValue, ResponseCallback
-from naiad.inference.tensor import Tensor
+from naiad.inference.tensor import SharedTensor, Tensor
 from naiad.model_config.signature import ModelSignature
 from naiad.protocol.binary_data import arrange_elements, decode_elements, view_tensor
 from naiad.protocol.json_data import decode_data, encode_strings, flatten
@@ -208,17 +208,24 @@ class _Decoder:
         others += [key for key in ("binary_data_size",) if key in parameters]
         if others:
             raise _no_source((*others, "shared_memory_region"))
-        region = self._view_region(parameters)
-        return self._decode_binary(region, 0, len(region), what)
+        region = self._view_region(parameters).toreadonly()
+        tensor = self._decode_binary(region, 0, len(region), what)
+        return SharedTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
     def _view_region(self, parameters: dict[str, Any]) -> memoryview:
         name = _string(parameters, "shared_memory_region")
         offset = _unsigned(parameters, "shared_memory_offset", default=0)
-        byte_size = _unsigned(parameters, "shared_memory_byte_size")
+        byte_size = _unsigned(parameters, "shared_memory_byte_size", default=0)
         regions = self._limits.regions
         if regions is None:
             raise NotFoundError(f"Unable to find shared memory region: '{name}'")
-        return regions.view(name, offset, byte_size)
+        region = regions.view(name, offset, byte_size)
+        if "shared_memory_byte_size" not in parameters:
+            raise InvalidArgumentError(
+                f"Invalid offset + byte size for shared memory region: '{name}': the parameters do "
+                "not say its 'shared_memory_byte_size'"
+            )
+        return region
 
     def _decode_json(self, entry: dict[str, Any], what: _Declaration) -> Tensor:
         name, datatype, shape, count = what

@@ -1,10 +1,14 @@
+from typing import Any
+
 import pytest
 
+from naiad.access.restricted_apis import Api, RestrictedApis, parse_restricted_group
 from naiad.frontends.http.head import Head, HeadParser
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.response import HttpError
 from naiad.frontends.rest.router import MODEL, Route, Router
+from naiad.protocol.forwarded_headers import compile_forward_pattern
 
 
 def infer(exchange: Exchange) -> None:
@@ -16,16 +20,17 @@ def load(exchange: Exchange) -> None:
 
 
 ROUTES = [
-    Route(MODEL + "/infer", {"POST": infer}, has_tail=True),
-    Route("/load", {"POST": load}, is_large=True),
+    Route(MODEL + "/infer", {"POST": infer}, has_tail=True, api=Api.INFERENCE),
+    Route("/load", {"POST": load}, is_large=True, api=Api.MODEL_REPOSITORY),
 ]
 
 
-def make_parser(**options: int) -> HeadParser:
-    return HeadParser(Router(ROUTES), HttpOptions(**options))  # type: ignore[arg-type]
+def make_parser(**options: Any) -> HeadParser:
+    http_options = HttpOptions(**options)
+    return HeadParser(Router(ROUTES, http_options.restrictions), http_options)
 
 
-def parse(text: str, **options: int) -> Head:
+def parse(text: str, **options: Any) -> Head:
     return make_parser(**options).parse(text.replace("\n", "\r\n").encode() + b"\r\n\r\n")
 
 
@@ -33,13 +38,13 @@ def post(*headers: str, target: str = "/v2/models/m/infer", version: str = "1.1"
     return "\n".join([f"POST {target} HTTP/{version}", *headers])
 
 
-def refused(text: str, **options: int) -> tuple[bytes, bytes]:
+def refused(text: str, **options: Any) -> tuple[bytes, bytes]:
     refusal = parse(text, **options).refusal
     assert refusal is not None
     return refusal.head, refusal.body
 
 
-def error(raw: bytes, **options: int) -> HttpError:
+def error(raw: bytes, **options: Any) -> HttpError:
     with pytest.raises(HttpError) as caught:
         make_parser(**options).parse(raw)
     return caught.value
@@ -222,3 +227,50 @@ def test_a_header_length_in_range(value: str) -> None:
     head = parse(text)
     assert head.refusal is None
     assert head.header_length == int(value)
+
+
+LOCKED = RestrictedApis(
+    [parse_restricted_group("inference:Admin-Key=sesame", "http-restricted-api", "api")]
+)
+DENIAL = b'{"error":"This API is restricted, expecting header \'Admin-Key\'"}'
+
+
+def test_the_header_opens_a_restricted_api() -> None:
+    head = parse(post("ADMIN-KEY: sesame", "Content-Length: 12"), restrictions=LOCKED)
+    assert head.denial is None
+    assert head.handler is infer
+
+
+@pytest.mark.parametrize(
+    "headers", [(), ("admin-key: wrong",), ("admin-key: sesame", "admin-key: sesame")]
+)
+def test_a_restricted_api_is_closed_to_others(headers: tuple[str, ...]) -> None:
+    head = parse(post(*headers, "Content-Length: 12"), restrictions=LOCKED)
+    assert head.handler is not infer
+    assert head.denial is not None
+    assert head.denial.body == DENIAL
+    assert head.denial.head.startswith(b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain")
+    assert head.is_plain  # a small body is read, so that the connection can be kept
+
+
+@pytest.mark.parametrize(
+    "header", ["Content-Length: 65537", "Transfer-Encoding: chunked", "Expect: 100-continue"]
+)
+def test_a_body_is_not_read_for_a_denial(header: str) -> None:
+    assert refused(post(header), restrictions=LOCKED)[1] == DENIAL
+
+
+def test_a_restriction_comes_before_the_method() -> None:
+    head = parse("GET /v2/models/m/infer HTTP/1.1", restrictions=LOCKED)
+    assert head.denial is not None
+
+
+def test_other_apis_stay_open() -> None:
+    assert parse(post(target="/load"), restrictions=LOCKED).handler is load
+
+
+def test_headers_that_match_are_forwarded_as_they_were_spelled() -> None:
+    pattern = compile_forward_pattern("^x-|user")
+    head = parse(post("X-Tenant: a", "My-User: b", "Accept: c"), header_forward_pattern=pattern)
+    assert head.forwarded == {"X-Tenant": "a", "My-User": "b"}
+    assert parse(post("X-Tenant: a")).forwarded == {}

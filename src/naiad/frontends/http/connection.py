@@ -308,9 +308,12 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def _dispatch(self, head: Head, text: Buffer, tail: Buffer) -> None:
+        since_ns = self._since_ns
         self._since_ns = 0
         self._head = head
         exchange = Exchange(self, head, text, tail, self._context.now_ns())
+        if since_ns:
+            exchange.started_ns = since_ns
         self._exchange = exchange
         try:
             head.handler(exchange)

@@ -12,6 +12,7 @@ import httptools
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.rest.head import RequestHead
 from naiad.frontends.rest.response import TEXT, HttpError, Response, error_response
+from naiad.protocol.forwarded_headers import select_headers
 from naiad.protocol.json_text import LIMIT_ADVICE
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _MAX_CACHED_HEADS: Final = 1024
 # Longer heads are rare, and a client must not fill the cache's memory with them.
 _MAX_CACHED_BYTES: Final = 2048
+# Above it, reading a body that is refused anyway costs more than a new connection.
+_MAX_DENIED_BODY_BYTES: Final = 64 << 10
 _HEADER_LENGTH: Final = re.compile(rb"[+-]?[0-9]{1,18}")
 _METHOD: Final = re.compile(rb"[A-Z]{1,20} ")
 _ABSOLUTE_TARGET: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
@@ -118,6 +121,9 @@ class HeadParser:
         for name, value in collected.headers:
             key = name.lower()
             headers[key] = headers[key] + b", " + value if key in headers else value
+        pattern = self._options.header_forward_pattern
+        if pattern is not None:
+            head.forwarded = select_headers(collected.headers, pattern)
         method = parser.get_method()
         head.is_head = method == b"HEAD"
         head.can_continue = parser.get_http_version() != "1.0"
@@ -141,7 +147,9 @@ class HeadParser:
             head.keep_alive = False
         head.expects_continue = b"expect" in headers and head.can_continue
         limit = self._options.max_body_bytes
-        if head.content_length > limit:
+        if head.denial is not None:
+            self._read_denial(head, head.denial)
+        elif head.content_length > limit:
             what = "body" if head.has_tail else "JSON size"
             head.refusal = error_response(
                 413,
@@ -151,6 +159,13 @@ class HeadParser:
         else:
             self._read_header_length(head)
         head.is_plain = not (head.is_chunked or head.expects_continue or head.refusal)
+
+    @staticmethod
+    def _read_denial(head: Head, denial: Response) -> None:
+        """Refuse a body before it comes, unless it is so small that the connection can be kept."""
+        is_small = head.content_length <= _MAX_DENIED_BODY_BYTES
+        if head.is_chunked or head.expects_continue or not is_small:
+            head.refusal = denial
 
     def _read_header_length(self, head: Head) -> None:
         # tritonclient sends the header along with whatever it asks after an inference.

@@ -39,7 +39,7 @@ class HttpServer:
         options = self._options
         engine = self._engine
         loop = asyncio.get_running_loop()
-        router = Router(build_routes(engine, options))
+        router = Router(build_routes(engine, options), options.restrictions)
         context = ConnectionContext(
             loop, options, HeadParser(router, options), self._budget, engine.now_ns
         )

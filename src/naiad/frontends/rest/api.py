@@ -2,12 +2,16 @@
 
 from typing import Any
 
+from naiad.frontends.rest.generate import GenerateHandlers
 from naiad.frontends.rest.health import HealthHandlers
 from naiad.frontends.rest.infer import InferHandler
+from naiad.frontends.rest.log_settings import LogSettingsHandlers
 from naiad.frontends.rest.metadata import MetadataHandlers
 from naiad.frontends.rest.options import RestOptions
 from naiad.frontends.rest.repository import RepositoryHandlers
 from naiad.frontends.rest.router import Route
+from naiad.frontends.rest.shared_memory import SharedMemoryHandlers
+from naiad.frontends.rest.trace_setting import TraceSettingHandlers
 from naiad.frontends.serving import ServingEngine
 
 
@@ -16,7 +20,11 @@ def build_routes(engine: ServingEngine[Any], options: RestOptions) -> list[Route
     return [
         # The infer route first: what is asked most is found with one comparison.
         *InferHandler(engine, options).routes(),
+        *GenerateHandlers(engine, options).routes(),
         *HealthHandlers(engine).routes(),
         *MetadataHandlers(engine).routes(),
         *RepositoryHandlers(engine).routes(),
+        *SharedMemoryHandlers(engine).routes(),
+        *TraceSettingHandlers(engine).routes(),
+        *LogSettingsHandlers(engine).routes(),
     ]

@@ -32,10 +32,11 @@ class Exchange:
             handler returns: the receive buffer is used again.
         tail: what follows the JSON part; kept alive by whoever holds a view of it.
         received_ns: when the request was complete, on the engine's clock.
+        started_ns: when its first byte was there; the same for one that came in one piece.
         on_lost: called if the client goes away before it was answered.
     """
 
-    __slots__ = ("_carrier", "head", "on_lost", "received_ns", "tail", "text")
+    __slots__ = ("_carrier", "head", "on_lost", "received_ns", "started_ns", "tail", "text")
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Exchange:
         self.text = text
         self.tail = tail
         self.received_ns = received_ns
+        self.started_ns = received_ns
         self.on_lost: Callable[[], None] | None = None
 
     def respond(self, response: Response) -> None:

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from naiad.frontends.rest.exchange import Handler
+    from naiad.frontends.rest.response import Response
 
 
 class RequestHead:
@@ -18,9 +19,21 @@ class RequestHead:
         headers: by name in lower case; repeated ones joined by a comma.
         is_large: the body may be as large as any, although it has no binary tail.
         has_tail: a binary tail may follow the JSON of the body.
+        denial: what ``handler`` answers where a restricted API was asked without its header; a
+            carrier need not read the body then.
+        forwarded: headers that become parameters of an inference request, by their own spelling.
     """
 
-    __slots__ = ("handler", "has_tail", "headers", "is_large", "model_name", "version")
+    __slots__ = (
+        "denial",
+        "forwarded",
+        "handler",
+        "has_tail",
+        "headers",
+        "is_large",
+        "model_name",
+        "version",
+    )
 
     handler: "Handler"
 
@@ -30,3 +43,5 @@ class RequestHead:
         self.headers: Mapping[bytes, bytes] = {}
         self.is_large = False
         self.has_tail = False
+        self.denial: Response | None = None
+        self.forwarded: Mapping[str, str] = {}

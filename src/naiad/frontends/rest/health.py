@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError, NotFoundError
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.response import (
@@ -27,9 +28,9 @@ class HealthHandlers:
     def routes(self) -> list[Route]:
         """The routes of this noun."""
         return [
-            Route(r"/v2/health/live", {"GET": self.live}, TEXT),
-            Route(r"/v2/health/ready", {"GET": self.ready}, TEXT),
-            Route(MODEL + r"/ready", {"GET": self.model_ready}, TEXT),
+            Route(r"/v2/health/live", {"GET": self.live}, TEXT, api=Api.HEALTH),
+            Route(r"/v2/health/ready", {"GET": self.ready}, TEXT, api=Api.HEALTH),
+            Route(MODEL + r"/ready", {"GET": self.model_ready}, TEXT, api=Api.HEALTH),
         ]
 
     def live(self, exchange: Exchange) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.options import RestOptions
@@ -14,10 +15,12 @@ from naiad.frontends.rest.response import (
     naiad_error_response,
 )
 from naiad.frontends.rest.router import MODEL, Route
+from naiad.frontends.rest.tracing import begin_trace, sending
 from naiad.frontends.serving import ServedModel, ServingEngine
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.protocol.binary_data import MalformedElementsError
+from naiad.protocol.forwarded_headers import forward_headers
 from naiad.protocol.requested_outputs import RequestedOutputs
 from naiad.protocol.v2_json import DecodeLimits, decode_infer_request
 from naiad.protocol.v2_json_response import InferResponseEncoder
@@ -31,12 +34,15 @@ class InferHandler:
 
     def __init__(self, engine: ServingEngine[Any], options: RestOptions) -> None:
         self._engine = engine
-        self._limits = DecodeLimits(options.max_input_bytes)
+        self._traces = engine.traces
+        self._limits = DecodeLimits(options.max_input_bytes, engine.shared_memory)
         self._encoders: dict[tuple[str, int], InferResponseEncoder] = {}
 
     def routes(self) -> list[Route]:
         """The routes of this noun."""
-        return [Route(MODEL + r"/infer", {"POST": self.infer}, TEXT, has_tail=True)]
+        return [
+            Route(MODEL + r"/infer", {"POST": self.infer}, TEXT, has_tail=True, api=Api.INFERENCE)
+        ]
 
     def infer(self, exchange: Exchange) -> None:
         """Decode a request and give it to the engine."""
@@ -68,12 +74,14 @@ class InferHandler:
                 call.on_response,
                 exchange.received_ns,
             )
+            if head.forwarded:
+                forward_headers(request, head.forwarded)
             call.request = request
+            if self._traces.is_active:
+                begin_trace(self._traces, exchange, model, request)
             self._engine.infer(model, request)
         except NaiadError as error:
-            # Triton leaves the inside of BYTES tensors to the backend, whose errors are plain text.
-            is_late = isinstance(error, MalformedElementsError)
-            exchange.respond(naiad_error_response(error, TEXT if is_late else JSON))
+            call.refuse(error)
             return
         exchange.on_lost = call.cancel
 
@@ -93,28 +101,52 @@ class InferHandler:
     def cancel(self, model: ServedModel, request: InferRequest) -> None:
         """The client of ``request`` went away."""
         self._engine.cancel(model, request)
+        if request.trace is not None:
+            request.trace.finish()
+
+    def now_ns(self) -> int:
+        """Time on the engine's clock."""
+        return self._engine.now_ns()
 
 
 class InferCall:
     """One request on its way through the engine.
 
     Attributes:
-        request: what the engine has.
+        request: what the engine has; None before it was decoded.
         outputs: how the client wants the answer.
     """
 
     __slots__ = ("_exchange", "_handler", "_model", "outputs", "request")
 
-    request: InferRequest
     outputs: RequestedOutputs
 
     def __init__(self, handler: InferHandler, exchange: Exchange, model: ServedModel) -> None:
         self._handler = handler
         self._exchange = exchange
         self._model = model
+        self.request: InferRequest | None = None
+
+    def refuse(self, error: NaiadError) -> None:
+        """Answer a request that the decoder or the engine does not take."""
+        # Triton leaves the inside of BYTES tensors to the backend, whose errors are plain text.
+        is_late = isinstance(error, MalformedElementsError)
+        response = naiad_error_response(error, TEXT if is_late else JSON)
+        if self.request is None or self.request.trace is None:
+            self._exchange.respond(response)
+        else:
+            with sending(self.request.trace, self._handler.now_ns):
+                self._exchange.respond(response)
 
     def on_response(self, response: InferResponse) -> None:
         """Encode and send; the engine's callback."""
+        if self.request is None or self.request.trace is None:
+            self._send(response)
+        else:
+            with sending(self.request.trace, self._handler.now_ns):
+                self._send(response)
+
+    def _send(self, response: InferResponse) -> None:
         exchange = self._exchange
         error = response.error
         if error is None:
@@ -134,7 +166,8 @@ class InferCall:
 
     def cancel(self) -> None:
         """The client went away."""
-        self._handler.cancel(self._model, self.request)
+        if self.request is not None:
+            self._handler.cancel(self._model, self.request)
 
 
 def _is_encoded(content_encoding: bytes) -> bool:

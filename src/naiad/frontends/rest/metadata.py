@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 
+from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.response import JSON, Response, format_head, naiad_error_response
@@ -26,11 +27,11 @@ class MetadataHandlers:
     def routes(self) -> list[Route]:
         """The routes of this noun; ``/v2/models/stats`` hides a model of that name."""
         return [
-            Route(r"/v2", {"GET": self.server}),
-            Route(r"/v2/models/stats", {"GET": self.statistics}),
-            Route(MODEL, {"GET": self.model}),
-            Route(MODEL + r"/config", {"GET": self.config}),
-            Route(MODEL + r"/stats", {"GET": self.statistics}),
+            Route(r"/v2", {"GET": self.server}, api=Api.METADATA),
+            Route(r"/v2/models/stats", {"GET": self.statistics}, api=Api.STATISTICS),
+            Route(MODEL, {"GET": self.model}, api=Api.METADATA),
+            Route(MODEL + r"/config", {"GET": self.config}, api=Api.MODEL_CONFIG),
+            Route(MODEL + r"/stats", {"GET": self.statistics}, api=Api.STATISTICS),
         ]
 
     def server(self, exchange: Exchange) -> None:

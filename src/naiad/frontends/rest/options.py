@@ -1,7 +1,9 @@
 """Settings of the API."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
+from naiad.access.restricted_apis import RestrictedApis
 from naiad.protocol.v2_json import DEFAULT_MAX_INPUT_BYTES
 
 
@@ -12,7 +14,11 @@ class RestOptions:
     Attributes:
         max_input_bytes: of JSON text, of one tensor given as JSON, and of a raw request.
         max_body_bytes: of any body.
+        restrictions: what needs a secret header.
+        header_forward_pattern: headers whose name has a match become parameters of a request.
     """
 
     max_input_bytes: int = DEFAULT_MAX_INPUT_BYTES
     max_body_bytes: int = 2 << 30
+    restrictions: RestrictedApis = field(default_factory=RestrictedApis)
+    header_forward_pattern: re.Pattern[str] | None = None

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.response import (
@@ -40,13 +41,16 @@ class RepositoryHandlers:
 
     def routes(self) -> list[Route]:
         """The routes of this noun."""
+        api = Api.MODEL_REPOSITORY
         return [
             # Any repository may be named and means the same: Triton has one index.
-            Route(r"/v2/repository(?:/[^/]+)?/index", {"POST": self.index}),
-            Route(rf"/v2/repository{_MODEL}/load", {"POST": self.load}, is_large=True),
-            Route(rf"/v2/repository{_MODEL}/unload", {"POST": self.unload}),
+            Route(r"/v2/repository(?:/[^/]+)?/index", {"POST": self.index}, api=api),
+            Route(rf"/v2/repository{_MODEL}/load", {"POST": self.load}, is_large=True, api=api),
+            Route(rf"/v2/repository{_MODEL}/unload", {"POST": self.unload}, api=api),
             Route(
-                rf"/v2/repository/[^/]+{_MODEL}/(?:load|unload)", {"POST": self.refuse_repository}
+                rf"/v2/repository/[^/]+{_MODEL}/(?:load|unload)",
+                {"POST": self.refuse_repository},
+                api=api,
             ),
         ]
 

@@ -7,11 +7,12 @@ Source: the regular expressions in Triton's http_server.cc.
 import re
 from typing import TYPE_CHECKING, Final
 
-from naiad.frontends.rest.response import JSON, TEXT, error_response
+from naiad.frontends.rest.response import JSON, TEXT, Response, error_response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from naiad.access.restricted_apis import Api, RestrictedApis
     from naiad.frontends.rest.exchange import Exchange, Handler
     from naiad.frontends.rest.head import RequestHead
 
@@ -30,9 +31,10 @@ class Route:
         content_type: of the error for another method, which Triton does not give one type.
         is_large: a body may be as large as any.
         has_tail: a binary tail may follow the JSON of a body.
+        api: what restricts it.
     """
 
-    __slots__ = ("content_type", "handlers", "has_tail", "is_large", "path")
+    __slots__ = ("api", "content_type", "handlers", "has_tail", "is_large", "path")
 
     def __init__(
         self,
@@ -42,26 +44,34 @@ class Route:
         *,
         is_large: bool = False,
         has_tail: bool = False,
+        api: "Api",
     ) -> None:
         self.path = re.compile(path)
         self.handlers = handlers
         self.content_type = content_type
         self.is_large = is_large
         self.has_tail = has_tail
+        self.api = api
 
 
 class Router:
     """Finds the handler of a request; the first route that matches decides."""
 
-    def __init__(self, routes: list[Route]) -> None:
+    def __init__(self, routes: list[Route], restrictions: "RestrictedApis") -> None:
         self._routes = routes
+        self._restrictions = restrictions
 
     def resolve(self, method: str, path: str, head: "RequestHead") -> None:
-        """Put handler, model name and version into ``head``."""
+        """Put handler, model name and version into ``head``, whose headers are there already."""
         for route in self._routes:
             match = route.path.fullmatch(path)
             if match is None:
                 continue
+            key = self._restrictions.missing_key(route.api, head.headers)
+            if key is not None:
+                head.denial = _denial(key)
+                head.handler = _respond(head.denial)
+                return
             groups = match.groupdict()
             head.model_name = groups.get("model") or ""
             head.is_large = route.is_large
@@ -81,23 +91,26 @@ def _not_found(exchange: "Exchange") -> None:
 
 
 def _wrong_method(content_type: bytes) -> "Handler":
-    response = error_response(405, "Method Not Allowed", content_type)
-
-    def refuse(exchange: "Exchange") -> None:
-        exchange.respond(response)
-
-    return refuse
+    return _respond(error_response(405, "Method Not Allowed", content_type))
 
 
 def _bad_version(version: str, content_type: bytes) -> "Handler":
-    response = error_response(
-        400,
-        f"failed to get model version from specified version string '{version}' (details: stol), "
-        "version should be an integral value > 0",
-        content_type,
+    return _respond(
+        error_response(
+            400,
+            f"failed to get model version from specified version string '{version}' (details: "
+            "stol), version should be an integral value > 0",
+            content_type,
+        )
     )
 
-    def refuse(exchange: "Exchange") -> None:
+
+def _denial(key: str) -> Response:
+    return error_response(403, f"This API is restricted, expecting header '{key}'", TEXT)
+
+
+def _respond(response: Response) -> "Handler":
+    def respond(exchange: "Exchange") -> None:
         exchange.respond(response)
 
-    return refuse
+    return respond

@@ -1,0 +1,89 @@
+"""Routes of the shared memory extensions."""
+
+from typing import Any, Final
+
+from naiad.access.restricted_apis import Api
+from naiad.errors import NaiadError
+from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.response import JSON, Response, format_head, naiad_error_response
+from naiad.frontends.rest.router import Route
+from naiad.frontends.serving import ServingEngine
+from naiad.protocol.shared_memory import (
+    decode_cuda_registration,
+    decode_system_registration,
+    encode_region_status,
+)
+
+_OK: Final = format_head(200, JSON)
+
+# The name of a region is where a model's is in other paths: the one name that a head carries.
+_REGION: Final = r"/region/(?P<model>[^/]+)"
+
+
+class SharedMemoryHandlers:
+    """Registers, shows and forgets regions; without a name, all of them."""
+
+    def __init__(self, engine: ServingEngine[Any]) -> None:
+        self._regions = engine.shared_memory
+
+    def routes(self) -> list[Route]:
+        """The routes of this noun."""
+        system = r"/v2/systemsharedmemory"
+        cuda = r"/v2/cudasharedmemory"
+        api = Api.SHARED_MEMORY
+        return [
+            Route(rf"{system}(?:{_REGION})?/status", {"GET": self.system_status}, api=api),
+            Route(rf"{system}{_REGION}/register", {"POST": self.register_system}, api=api),
+            Route(rf"{system}(?:{_REGION})?/unregister", {"POST": self.unregister_system}, api=api),
+            Route(rf"{cuda}(?:{_REGION})?/status", {"GET": self.cuda_status}, api=api),
+            Route(rf"{cuda}{_REGION}/register", {"POST": self.register_cuda}, api=api),
+            Route(rf"{cuda}(?:{_REGION})?/unregister", {"POST": self.unregister_cuda}, api=api),
+        ]
+
+    def system_status(self, exchange: Exchange) -> None:
+        """One region of system shared memory, or all."""
+        try:
+            regions = self._regions.system_status(exchange.head.model_name)
+        except NaiadError as error:
+            exchange.respond(naiad_error_response(error))
+        else:
+            exchange.respond(Response(_OK, encode_region_status(regions)))
+
+    def register_system(self, exchange: Exchange) -> None:
+        """Map a shared memory object."""
+        try:
+            wanted = decode_system_registration(exchange.text)
+            self._regions.register_system(
+                exchange.head.model_name, wanted.key, wanted.offset, wanted.byte_size
+            )
+        except NaiadError as error:
+            exchange.respond(naiad_error_response(error))
+        else:
+            exchange.respond(Response(_OK, b""))
+
+    def unregister_system(self, exchange: Exchange) -> None:
+        """Forget one region of system shared memory, or all."""
+        self._regions.unregister_system(exchange.head.model_name)
+        exchange.respond(Response(_OK, b""))
+
+    def cuda_status(self, exchange: Exchange) -> None:
+        """One region of GPU memory, or all."""
+        try:
+            regions = self._regions.cuda_status(exchange.head.model_name)
+        except NaiadError as error:
+            exchange.respond(naiad_error_response(error))
+        else:
+            exchange.respond(Response(_OK, encode_region_status(regions)))
+
+    def register_cuda(self, exchange: Exchange) -> None:
+        """Refuse GPU memory, once the request itself is in order."""
+        try:
+            decode_cuda_registration(exchange.text)
+            self._regions.register_cuda(exchange.head.model_name)
+        except NaiadError as error:
+            exchange.respond(naiad_error_response(error))
+
+    def unregister_cuda(self, exchange: Exchange) -> None:
+        """Forget one region of GPU memory, or all."""
+        self._regions.unregister_cuda(exchange.head.model_name)
+        exchange.respond(Response(_OK, b""))
