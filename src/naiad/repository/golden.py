@@ -202,27 +202,42 @@ def read_cases(version_dir: Path) -> Iterator[GoldenCase]:
             was exported.
     """
     manifest = read_manifest(version_dir)
-    datatypes = manifest.datatypes()
     for record in manifest.cases:
-        path = _inside(version_dir, record.file)
-        if not path.is_file():
-            raise NotFoundError(f"golden case '{record.name}' is missing: no file {path}")
-        if file_digest(path) != manifest.files.get(record.file):
-            raise InvalidArgumentError(
-                f"{path} is not the file that was exported: its sha256 differs from the one in "
-                f"{MANIFEST_NAME}. Export the version again"
-            )
-        try:
-            stored = load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise InvalidArgumentError(f"cannot read {path}: {error}") from error
-        yield GoldenCase(
-            record.name,
-            record.batch_size,
-            record.values,
-            _restore_all(stored, "inputs", datatypes, path),
-            _restore_all(stored, "outputs", datatypes, path),
+        yield read_case(version_dir, manifest, record)
+
+
+def read_case(version_dir: Path, manifest: Manifest, record: CaseRecord) -> GoldenCase:
+    """One golden case of a version folder.
+
+    Args:
+        version_dir: the folder.
+        manifest: of that folder.
+        record: one of the manifest's cases.
+
+    Raises:
+        NotFoundError: its file is missing.
+        InvalidArgumentError: the file is damaged, or not the one that was exported.
+    """
+    path = _inside(version_dir, record.file)
+    if not path.is_file():
+        raise NotFoundError(f"golden case '{record.name}' is missing: no file {path}")
+    if file_digest(path) != manifest.files.get(record.file):
+        raise InvalidArgumentError(
+            f"{path} is not the file that was exported: its sha256 differs from the one in "
+            f"{MANIFEST_NAME}. Export the version again"
         )
+    try:
+        stored = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InvalidArgumentError(f"cannot read {path}: {error}") from error
+    datatypes = manifest.datatypes()
+    return GoldenCase(
+        record.name,
+        record.batch_size,
+        record.values,
+        _restore_all(stored, "inputs", datatypes, path),
+        _restore_all(stored, "outputs", datatypes, path),
+    )
 
 
 def _store(stored: dict[str, Array], key: str, array: Array) -> None:

@@ -12,7 +12,7 @@ from naiad.repository.golden import (
     GoldenCase,
     Manifest,
     digest_files,
-    read_cases,
+    read_case,
     read_manifest,
 )
 
@@ -47,13 +47,16 @@ class Subject:
         """
         folder = repository / model / str(version)
         manifest = read_manifest(folder)
-        problems = _changed_files(folder, manifest)
+        changed = _changed_files(folder, manifest)
+        problems = list(changed.values())
         cases: list[GoldenCase] = []
-        try:
-            cases.extend(read_cases(folder))
-        except (InvalidArgumentError, NotFoundError) as error:
-            # _changed_files has said so already, unless the file was damaged before its hash.
-            if not problems:
+        for record in manifest.cases:
+            # What is wrong with one file must not hide the numbers of the others.
+            if record.file in changed:
+                continue
+            try:
+                cases.append(read_case(folder, manifest, record))
+            except (InvalidArgumentError, NotFoundError) as error:
                 problems.append(error.message)
         return cls(model, version, folder, manifest, cases, problems)
 
@@ -122,14 +125,15 @@ def _nothing_to_verify(model_dir: Path) -> str:
     )
 
 
-def _changed_files(folder: Path, manifest: Manifest) -> list[str]:
+def _changed_files(folder: Path, manifest: Manifest) -> dict[str, str]:
+    """Path inside the version -> what is wrong with that file."""
     present = digest_files(folder)
-    problems = []
+    problems = {}
     for name, digest in manifest.files.items():
         if name not in present:
-            problems.append(f"{name} is missing, {MANIFEST_NAME} lists it")
+            problems[name] = f"{name} is missing, {MANIFEST_NAME} lists it"
         elif present[name] != digest:
-            problems.append(
+            problems[name] = (
                 f"{name} is not the file that was exported: its sha256 is {present[name][:12]}..., "
                 f"{MANIFEST_NAME} says {digest[:12]}..."
             )

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from naiad.errors import NaiadError, NotFoundError
+from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.inference.comparison import EXACT, Difference, Outputs, compare_outputs, worst
 from naiad.repository.golden import GoldenCase
 from naiad.verify.artifact import open_artifact
@@ -66,7 +66,9 @@ def verify_repository(options: VerifyOptions, on_step: OnStep = lambda _: None) 
     """
     versions = find_versions(options.repository, options.models)
     if options.source is not None and len({name for name, _ in versions}) > 1:
-        raise NotFoundError("--source is one model's source: name the MODEL that it belongs to")
+        raise InvalidArgumentError(
+            "--source is one model's source: name the MODEL that it belongs to"
+        )
     with ExitStack() as stack:
         address = options.address
         if address is None:

@@ -25,7 +25,9 @@ def write_version(repository: Path, model: str, version: int = 1) -> Path:
     folder = repository / model / str(version)
     folder.mkdir(parents=True)
     (folder / "model.onnx").write_bytes(b"weights")
-    cases = [GoldenCase("example", 1, "example", {"x": X}, {"y": X * 2})]
+    cases = [
+        GoldenCase(name, 1, "example", {"x": X}, {"y": X * 2}) for name in ("example", "second")
+    ]
     records = write_cases(folder, cases)
     tensor = TensorRecord("x", "FP32", (-1, 2), {0: "batch"})
     manifest = Manifest(
@@ -49,7 +51,7 @@ def test_an_untouched_version_has_its_cases_and_no_problems(tmp_path: Path) -> N
     write_version(tmp_path, "m")
     subject = Subject.load(tmp_path, "m", 1)
     assert subject.problems == []
-    assert [case.name for case in subject.cases] == ["example"]
+    assert [case.name for case in subject.cases] == ["example", "second"]
     assert subject.artifact() == tmp_path / "m" / "1" / "model.onnx"
     assert subject.inputs() == {"x": "FP32"}
     assert subject.outputs() == {"y": "FP32"}
@@ -69,6 +71,15 @@ def test_changed_and_missing_files_are_named(tmp_path: Path) -> None:
     missing, changed = sorted(Subject.load(tmp_path, "m", 1).problems)
     assert missing == "golden/000.safetensors is missing, naiad.json lists it"
     assert changed.startswith("model.onnx is not the file that was exported: its sha256 is ")
+
+
+def test_the_cases_after_a_changed_one_are_still_there(tmp_path: Path) -> None:
+    folder = write_version(tmp_path, "m")
+    (folder / "golden" / "000.safetensors").write_bytes(b"no tensors")
+    subject = Subject.load(tmp_path, "m", 1)
+    (problem,) = subject.problems
+    assert problem.startswith("golden/000.safetensors is not the file that was exported")
+    assert [case.name for case in subject.cases] == ["second"]
 
 
 def test_a_case_that_cannot_be_read_is_a_problem_even_with_a_right_hash(tmp_path: Path) -> None:
