@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from naiad.exporter.failures import MODEL_FAILURES, first_line
 from naiad.exporter.options import ExportOptions
 from naiad.exporter.sampling import AxisNames, Sampler, Values
 from naiad.source_model.model import SourceModel
@@ -15,12 +16,6 @@ _SIZES: Final = (2, 3)
 # The rows of a batch are multiplied by other kernels than a single row, so they may round apart.
 _RTOL: Final = 1e-3
 _ATOL: Final = 1e-4
-
-# What a model raises when a shape or value does not suit it; anything else is not about batches.
-MODEL_FAILURES: Final = (
-    RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError, AttributeError,
-    ArithmeticError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +140,3 @@ def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
         one.to(wide), other.to(wide), rtol=0.05 if coarse else _RTOL,
         atol=0.05 if coarse else _ATOL, equal_nan=True,
     )  # fmt: skip
-
-
-def first_line(error: BaseException) -> str:
-    """The kind of an error and the first line of its text, for one sentence."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}".rstrip(": ")

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from naiad.errors import InvalidArgumentError, UnsupportedError
-from naiad.exporter.batching import MODEL_FAILURES, first_line
+from naiad.exporter.failures import MODEL_FAILURES, first_line
 from naiad.exporter.plan import ExportPlan
 from naiad.exporter.sampling import Values
 from naiad.inference.comparison import Array
@@ -40,14 +40,14 @@ def make_cases(plan: ExportPlan) -> list[GoldenCase]:
         UnsupportedError: the number or kind of outputs depends on the input.
     """
     example = plan.sampler.resize(_example_sizes(plan))
-    cases = [_case(plan, "example", Values.EXAMPLE, (example, _require_run(plan, example)))]
+    cases = [_case(plan, "example", Values.EXAMPLE, example, _require_run(plan, example))]
     if any(tensor.is_floating_point() for tensor in example):
         negated = [-tensor if tensor.is_floating_point() else tensor for tensor in example]
         outputs = _run(plan, negated)
         if not isinstance(outputs, BaseException):
-            cases.append(_case(plan, "negated", Values.NEGATED, (negated, outputs)))
+            cases.append(_case(plan, "negated", Values.NEGATED, negated, outputs))
     cases.extend(
-        _case(plan, question.name, question.values, _answer(plan, question))
+        _case(plan, question.name, question.values, *_answer(plan, question))
         for question in _questions(plan)
     )
     return cases
@@ -155,9 +155,8 @@ def _require_run(plan: ExportPlan, tensors: Tensors) -> Tensors:
 
 
 def _case(
-    plan: ExportPlan, name: str, values: Values, answered: tuple[Tensors, Tensors]
+    plan: ExportPlan, name: str, values: Values, inputs: Tensors, outputs: Tensors
 ) -> GoldenCase:
-    inputs, outputs = answered
     if len(outputs) != len(plan.output_names):
         raise UnsupportedError(
             f"the model returns {len(outputs)} tensors for the case '{name}' and "

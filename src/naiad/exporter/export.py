@@ -23,9 +23,9 @@ from naiad.exporter.agreement import (
     compare_case,
     scale_tolerance,
 )
-from naiad.exporter.batching import first_line
 from naiad.exporter.cases import make_cases, select_stored
 from naiad.exporter.config import assign_labels, make_config, settle_config
+from naiad.exporter.failures import first_line
 from naiad.exporter.formats import Format, Interface, Runner, Written
 from naiad.exporter.options import DEFAULT_MAX_BATCH_SIZE, ExportOptions
 from naiad.exporter.plan import ExportPlan, make_plan
@@ -115,14 +115,14 @@ def export(  # noqa: PLR0913  # the model's call, where it goes, and one object 
         _LOGGER.info("asking %s the %d golden cases", chosen.file_name, len(answered))
         cases = [_renamed(case, written) for case in answered]
         interface = chosen.describe(path, plan, cases)
-        proof = _prove(chosen, path, interface, (cases, settings))
+        proof = _prove(chosen, path, interface, cases, settings)
         config, note = settle_config(
             existing,
             make_config(name, chosen, plan, interface),
             settings,
         )
         by_output = assign_labels(labels, interface)
-        manifest = _manifest(chosen, plan, interface, (proof, written))
+        manifest = _manifest(chosen, plan, interface, proof, written.notes)
 
         def write_version(version_dir: Path) -> None:
             _fill_version(version_dir, Path(folder), manifest, proof.cases)
@@ -191,9 +191,9 @@ def _prove(
     chosen: Format,
     path: Path,
     interface: Interface,
-    asked: tuple[Sequence[GoldenCase], ExportOptions],
+    cases: Sequence[GoldenCase],
+    options: ExportOptions,
 ) -> _Proof:
-    cases, options = asked
     datatypes = {record.name: record.datatype for record in interface.outputs}
     tolerances = {
         name: scale_tolerance(
@@ -256,10 +256,13 @@ def _advice(chosen: Format) -> str:
 
 
 def _manifest(
-    chosen: Format, plan: ExportPlan, interface: Interface, proven: tuple[_Proof, Written]
+    chosen: Format,
+    plan: ExportPlan,
+    interface: Interface,
+    proof: _Proof,
+    format_notes: Sequence[str],
 ) -> Manifest:
-    proof, written = proven
-    notes = [*plan.notes, *written.notes]
+    notes = [*plan.notes, *format_notes]
     left_out = len(proof.cases) - len(select_stored(proof.cases))
     if left_out:
         notes.append(

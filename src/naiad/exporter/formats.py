@@ -1,4 +1,4 @@
-"""What an export format is, and which there are."""
+"""What an export format is; `export.FORMATS` lists them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -61,14 +61,13 @@ class OnnxFormat:
             path, external_data=_weight_bytes(plan) > self._inline_limit_bytes
         )
         model = onnx.load(path, load_external_data=False)
-        _require_opset(model, plan.options.opset)
-        input_names = _matching_names(model, plan)
-        rename_interface(model, input_names, plan.output_names)
-        name_axes(model, [plan.axes[plan.input_names.index(name)] for name in input_names])
+        opset = _check_opset(model, plan.options.opset)
+        _require_interface(model, plan)
+        rename_interface(model, plan.input_names, plan.output_names)
+        name_axes(model, plan.axes)
         strip_provenance(model)
         onnx.save(model, path)
-        opset = next(entry.version for entry in model.opset_import if not entry.domain)
-        return Written(input_names, plan.output_names, (f"ONNX opset {opset}",))
+        return Written(plan.input_names, plan.output_names, (f"ONNX opset {opset}",))
 
     def open(self, path: Path, datatypes: Mapping[str, str]) -> Runner:
         """A session of onnxruntime's CPU provider."""
@@ -135,24 +134,25 @@ def _weight_bytes(plan: ExportPlan) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
 
-def _require_opset(model: onnx.ModelProto, asked: int | None) -> None:
+def _check_opset(model: onnx.ModelProto, asked: int | None) -> int:
+    """The file's opset, if it is the one that was asked for."""
     found = next(entry.version for entry in model.opset_import if not entry.domain)
     if asked is not None and asked != found:
         raise UnsupportedError(
             f"opset {asked} was asked for and torch.onnx wrote opset {found}; it writes 18 and "
             "higher reliably. Choose one of these"
         )
+    return found
 
 
-def _matching_names(model: onnx.ModelProto, plan: ExportPlan) -> tuple[str, ...]:
-    """The names of the file's inputs: all of the plan's, since unused ones stay."""
+def _require_interface(model: onnx.ModelProto, plan: ExportPlan) -> None:
+    """Refuse a file that has lost an input or output: even unused ones have to stay."""
     graph_inputs, graph_outputs = len(model.graph.input), len(model.graph.output)
     if (graph_inputs, graph_outputs) != (len(plan.input_names), len(plan.output_names)):
         raise InternalError(
             f"the exported file has {graph_inputs} inputs and {graph_outputs} outputs, the model "
             f"{len(plan.input_names)} and {len(plan.output_names)}"
         )
-    return plan.input_names
 
 
 def _record(value: onnx.ValueInfoProto, example: Array, axes: Mapping[int, str]) -> TensorRecord:

@@ -7,6 +7,7 @@ import torch
 
 from naiad.errors import InvalidArgumentError
 from naiad.exporter.batching import find_batch
+from naiad.exporter.failures import MODEL_FAILURES
 from naiad.exporter.options import DEFAULT_MAX_BATCH_SIZE, ExportOptions
 from naiad.exporter.sampling import AxisNames, Sampler
 from naiad.source_model.model import FlatModel, SourceModel, flatten_model
@@ -132,7 +133,7 @@ def _run_twice(source: SourceModel) -> list[tuple[str, torch.Tensor]]:
             # Other random numbers than the first time, or there would be nothing to notice.
             torch.manual_seed(torch.initial_seed() + 1)
             second = source.run(source.example)
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+    except MODEL_FAILURES as error:
         raise InvalidArgumentError(
             f"the model fails on its own example in eager mode: {type(error).__name__}: {error}"
         ) from error

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from naiad.errors import UnsupportedError
-from naiad.exporter.batching import first_line
+from naiad.exporter.failures import first_line
 from naiad.exporter.formats import Interface, Runner, Written
 from naiad.exporter.observed import observe
 from naiad.exporter.plan import ExportPlan
