@@ -245,7 +245,7 @@ class _Decoder:
         data = entry["data"]
         if datatype is BYTES:
             elements = encode_strings(*flatten(data))
-            self._check_element_count(name, count, len(elements))
+            check_element_count(self._model_name, self._request_id, name, count, len(elements))
             return Tensor(name, datatype, shape, arrange_elements(elements, shape))
         return Tensor(name, datatype, shape, decode_data(data, datatype, shape, count, name))
 
@@ -253,7 +253,7 @@ class _Decoder:
         name, datatype, shape, count = what
         if datatype is BYTES:
             elements = decode_elements(memoryview(data)[start : start + size], name)
-            self._check_element_count(name, count, len(elements))
+            check_element_count(self._model_name, self._request_id, name, count, len(elements))
             return Tensor(name, datatype, shape, arrange_elements(elements, shape))
         if count * datatype.byte_size != size:
             raise InvalidArgumentError(
@@ -262,20 +262,8 @@ class _Decoder:
             )
         return Tensor(name, datatype, shape, view_tensor(datatype, shape, data, start))
 
-    def _check_element_count(self, name: str, expected: int, got: int) -> None:
-        subject = f"inference input '{name}' for model '{self._model_name}'"
-        if got < expected:
-            raise InvalidArgumentError(
-                f"{self._label()}expected {expected} string elements for {subject}, got {got}"
-            )
-        if got > expected:
-            raise InvalidArgumentError(
-                f"{self._label()}unexpected number of string elements {got} for {subject}, "
-                f"expecting {expected}"
-            )
-
     def _label(self) -> str:
-        return f"[request id: {self._request_id or '<id_unknown>'}] "
+        return _label(self._request_id)
 
     def decode_outputs(
         self, request: InferRequest, entries: Any, *, is_binary: bool
@@ -323,6 +311,30 @@ class _Decoder:
                 "Output can't set both 'shared_memory_region' and 'binary_data'"
             )
         return OutputOptions(is_binary=True, region=self._view_region(parameters))
+
+
+def check_element_count(
+    model_name: str, request_id: str, input_name: str, expected: int, got: int
+) -> None:
+    """Hold the number of strings in a BYTES input against its shape.
+
+    Raises:
+        InvalidArgumentError: they differ.
+    """
+    subject = f"inference input '{input_name}' for model '{model_name}'"
+    if got < expected:
+        raise InvalidArgumentError(
+            f"{_label(request_id)}expected {expected} string elements for {subject}, got {got}"
+        )
+    if got > expected:
+        raise InvalidArgumentError(
+            f"{_label(request_id)}unexpected number of string elements {got} for {subject}, "
+            f"expecting {expected}"
+        )
+
+
+def _label(request_id: str) -> str:
+    return f"[request id: {request_id or '<id_unknown>'}] "
 
 
 def _decode_shape(entry: dict[str, Any], name: str) -> tuple[list[int], int]:
@@ -391,7 +403,7 @@ def _decode_parameters(request: InferRequest, parameters: Any) -> bool:
         else:
             if request.parameters is None:
                 request.parameters = {}
-            request.parameters[key] = _custom_parameter(key, value)
+            request.parameters[key] = decode_parameter(key, value)
     return is_binary
 
 
@@ -430,7 +442,12 @@ _PARAMETERS: Final[Mapping[str, Callable[[InferRequest, dict[str, Any]], None]]]
 )
 
 
-def _custom_parameter(key: str, value: object) -> ParameterValue:
+def decode_parameter(key: str, value: object) -> ParameterValue:
+    """A parameter of the client's own.
+
+    Raises:
+        InvalidArgumentError: the name is reserved, or JSON holds something else than a scalar.
+    """
     if key.startswith("triton_"):
         raise InvalidArgumentError(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not "

@@ -1,14 +1,21 @@
-"""Chunked request bodies (RFC 9112 section 7.1), sans I/O."""
+"""Chunked bodies (RFC 9112 section 7.1), sans I/O."""
 
 import re
 from typing import Final
 
 from naiad.frontends.rest.response import HttpError
 
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?")
 # Extensions and trailers carry nothing that a server reads, so they get little room.
 _MAX_LINE_BYTES: Final = 256
 _MAX_TRAILER_BYTES: Final = 8192
+
+
+def format_chunk(data: bytes) -> bytes:
+    """One chunk of an answer; ``data`` is not empty, which would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class ChunkedBody:

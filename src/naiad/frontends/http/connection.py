@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from naiad.frontends.http.chunked import ChunkedBody
+from naiad.frontends.http.chunked import LAST_CHUNK, ChunkedBody, format_chunk
 from naiad.frontends.http.head import Head, check_header_length
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.response import CONTINUE, HttpError, Response, error_response
+from naiad.protocol.generate import EMPTY_COMMENT
 from naiad.protocol.json_text import Buffer
 
 if TYPE_CHECKING:
@@ -52,12 +53,14 @@ class Connection(asyncio.BufferedProtocol):
         "_is_last",
         "_is_reading_paused",
         "_is_refused",
+        "_is_streaming",
         "_is_write_paused",
         "_probe",
         "_reserved",
         "_since_ns",
         "_transport",
         "_unsent",
+        "_unsent_reserved",
     )
 
     _transport: asyncio.Transport
@@ -74,11 +77,13 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._is_refused = False
         self._is_last = False
+        self._is_streaming = False
         self._is_reading_paused = False
         self._is_write_paused = False
         self._probe: asyncio.TimerHandle | None = None
         self._since_ns = 0
         self._unsent = 0
+        self._unsent_reserved = 0
 
     # --- asyncio's callbacks ---------------------------------------------------------------------
 
@@ -141,6 +146,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         is_receiving = self._body is not None or self._chunks is not None
         self._since_ns = self._context.now_ns() if is_receiving else 0
+        if self._unsent_reserved:
+            self._hold_unsent()
         self._set_reading()
         self._resume()
 
@@ -350,6 +357,46 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join((head, length, b"\r\n", body, *tail)))
         else:
             self._transport.writelines([b"%b%b\r\n%b" % (head, length, body), *tail])
+        self._end_answer(is_last=is_last)
+
+    def stream(self, exchange: Exchange, head: bytes, data: bytes, *, ends: bool) -> bool:
+        """Write a piece of the answer of ``exchange``, in chunks where the client knows them."""
+        if self._exchange is not exchange:
+            return True
+        request = self._head
+        is_chunked = request.can_continue  # both came with HTTP/1.1
+        is_last = self._is_last or not request.keep_alive or not is_chunked
+        if head:
+            self._is_streaming = True
+            head += b"Transfer-Encoding: chunked\r\n" if is_chunked else b""
+            head += b"Connection: close\r\n\r\n" if is_last else b"\r\n"
+        if is_chunked:
+            data = format_chunk(data) if data else b""
+            data += LAST_CHUNK if ends else b""
+        self._transport.write(head + data)
+        if ends:
+            self._end_answer(is_last=is_last)
+            return True
+        if self._is_write_paused:
+            self._unsent += len(data)  # that there is more now doesn't mean that nothing was taken
+        return self._hold_unsent()
+
+    def _hold_unsent(self) -> bool:
+        """Count what the client has not taken; returns whether it may become more."""
+        context = self._context
+        unsent = self._transport.get_write_buffer_size()
+        if unsent > context.options.max_unsent_bytes:
+            return False
+        grown = unsent - self._unsent_reserved
+        if grown > 0 and not context.budget.try_reserve(grown):
+            return False
+        if grown < 0:
+            context.budget.release(-grown)
+        self._unsent_reserved = unsent
+        return True
+
+    def _end_answer(self, *, is_last: bool) -> None:
+        """Get ready for the next request, or close where there is to be none."""
         self._finish()
         if is_last:
             self._is_closing = True
@@ -360,6 +407,10 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self) -> None:
         """Forget the request that was answered or lost."""
         self._exchange = None
+        self._is_streaming = False
+        if self._unsent_reserved:
+            self._context.budget.release(self._unsent_reserved)
+            self._unsent_reserved = 0
         if self._probe is not None:
             self._probe.cancel()
             self._probe = None
@@ -393,12 +444,13 @@ class Connection(asyncio.BufferedProtocol):
     def _ask_for_life(self, interval_s: float) -> None:
         """Find out whether a client that stopped sending is still there.
 
-        One that only closed its sending half ignores an interim answer; the kernel of one that is
-        gone replies with a reset, and the next write fails.
+        One that only closed its sending half ignores an interim answer, and in a stream of events
+        an empty comment; the kernel of one that is gone replies with a reset, and the next write
+        fails.
         """
         if self._exchange is None or not self._head.can_continue:
             return
-        self._transport.write(CONTINUE)
+        self._transport.write(format_chunk(EMPTY_COMMENT) if self._is_streaming else CONTINUE)
         self._probe = self._context.loop.call_later(interval_s, self._ask_for_life, interval_s * 2)
 
     # --- the server's business -------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from naiad.frontends.rest.generate import GenerateHandlers
 from naiad.frontends.rest.health import HealthHandlers
 from naiad.frontends.rest.infer import InferHandler
 from naiad.frontends.rest.log_settings import LogSettingsHandlers
@@ -19,6 +20,7 @@ def build_routes(engine: ServingEngine[Any], options: RestOptions) -> list[Route
     return [
         # The infer route first: what is asked most is found with one comparison.
         *InferHandler(engine, options).routes(),
+        *GenerateHandlers(engine, options).routes(),
         *HealthHandlers(engine).routes(),
         *MetadataHandlers(engine).routes(),
         *RepositoryHandlers(engine).routes(),

@@ -22,6 +22,10 @@ class Carrier(Protocol):
         """Write the whole answer of ``exchange``; see `Exchange.send`."""
         ...
 
+    def stream(self, exchange: "Exchange", head: bytes, data: bytes, *, ends: bool) -> bool:
+        """Write more of the answer of ``exchange``; see `Exchange.stream`."""
+        ...
+
 
 class Exchange:
     """A request that waits for its answer.
@@ -70,6 +74,20 @@ class Exchange:
             tail_bytes: its length.
         """
         self._carrier.send(self, head, body, tail, tail_bytes)
+
+    def stream(self, head: bytes, data: bytes, *, ends: bool) -> bool:
+        """Send an answer of unknown length piece by piece; without effect if the client has gone.
+
+        Args:
+            head: with the first piece, status line and headers, each line ended; empty later.
+            data: sent at once.
+            ends: this is the last piece.
+
+        Returns:
+            False where the client has left so much unread that the server should hold no more for
+            it; what was sent until then, this piece too, will still reach it.
+        """
+        return self._carrier.stream(self, head, data, ends=ends)
 
 
 Handler = Callable[[Exchange], None]

@@ -65,9 +65,13 @@ def format_head(status: int, content_type: bytes) -> bytes:
 
 def error_response(status: int, message: str, content_type: bytes = JSON) -> Response:
     """An answer ``{"error": message}``."""
+    return Response(format_head(status, content_type), encode_error(message))
+
+
+def encode_error(message: str) -> bytes:
+    """The body of an error."""
     # Messages may quote what a client sent, also text that is not UTF-8 when decoded leniently.
-    text = message.encode("utf-8", "replace").decode()
-    return Response(format_head(status, content_type), orjson.dumps({"error": text}))
+    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
 def naiad_error_response(error: NaiadError, content_type: bytes = JSON) -> Response:

@@ -1,0 +1,203 @@
+"""The generate routes: flat JSON in, one flat JSON object or a stream of them out."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Protocol
+
+from naiad.access.restricted_apis import Api
+from naiad.errors import NaiadError
+from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.options import RestOptions
+from naiad.frontends.rest.response import (
+    JSON,
+    encode_error,
+    error_response,
+    format_head,
+    naiad_error_response,
+)
+from naiad.frontends.rest.router import MODEL, Route
+from naiad.frontends.rest.tracing import begin_trace, sending
+from naiad.frontends.serving import ServedModel, ServingEngine
+from naiad.inference.request import InferRequest
+from naiad.inference.response import InferResponse
+from naiad.protocol.compression import IDENTITY
+from naiad.protocol.generate import (
+    decode_generate_request,
+    encode_event,
+    encode_generate_response,
+)
+from naiad.protocol.status import status_of
+
+_EVENTS: Final = b"text/event-stream; charset=utf-8"
+
+_ENCODED: Final = error_response(400, "Unsupported content-encoding, only 'identity' is supported.")
+_WRONG_COUNT: Final = encode_error(
+    "generate expects model to produce exactly 1 response, use generate stream for model that "
+    "generates various number of responses"
+)
+_TOO_SLOW: Final = encode_error(
+    "the stream ends here: the client reads slower than the model answers, and what waits for it "
+    "has reached the server's limit"
+)
+
+
+class GenerateHandlers:
+    """Answers generate requests, for models of one response and of many."""
+
+    def __init__(self, engine: ServingEngine[Any], options: RestOptions) -> None:
+        self._engine = engine
+        self._traces = engine.traces
+        self._max_input_bytes = options.max_input_bytes
+
+    def routes(self) -> list[Route]:
+        """The routes of this noun."""
+        api = Api.INFERENCE
+        return [
+            Route(MODEL + r"/generate", {"POST": self.generate}, api=api),
+            Route(MODEL + r"/generate_stream", {"POST": self.generate_stream}, api=api),
+        ]
+
+    def generate(self, exchange: Exchange) -> None:
+        """One answer, from a model that gives exactly one response."""
+        self._start(exchange, _SingleAnswer(exchange))
+
+    def generate_stream(self, exchange: Exchange) -> None:
+        """Server-sent events, one for each response."""
+        self._start(exchange, _EventStream(exchange))
+
+    def _start(self, exchange: Exchange, answer: "_Answer") -> None:
+        head = exchange.head
+        try:
+            model = self._engine.find(head.model_name, head.version)
+            if head.headers.get(b"content-encoding", IDENTITY).strip() not in {b"", IDENTITY}:
+                exchange.respond(_ENCODED)
+                return
+            call = _GenerateCall(self._engine, model, answer)
+            request = decode_generate_request(
+                model.signature,
+                exchange.text,
+                self._max_input_bytes,
+                call.on_response,
+                exchange.received_ns,
+            )
+        except NaiadError as error:
+            exchange.respond(naiad_error_response(error))
+            return
+        call.request = request
+        if self._traces.is_active:
+            begin_trace(self._traces, exchange, model, request)
+        try:
+            self._engine.infer(model, request)
+        except NaiadError as error:
+            with call.finishing():
+                exchange.respond(naiad_error_response(error))
+            return
+        exchange.on_lost = call.cancel
+
+
+class _Answer(Protocol):
+    """What becomes of the responses."""
+
+    def take(self, response: InferResponse) -> bool:
+        """One response; returns whether the client can take more."""
+        ...
+
+    def finish(self) -> None:
+        """No response follows."""
+        ...
+
+
+class _GenerateCall:
+    """One request on its way through the engine."""
+
+    __slots__ = ("_answer", "_engine", "_model", "request")
+
+    request: InferRequest
+
+    def __init__(self, engine: ServingEngine[Any], model: ServedModel, answer: _Answer) -> None:
+        self._engine = engine
+        self._model = model
+        self._answer = answer
+
+    def on_response(self, response: InferResponse) -> None:
+        """The engine's callback."""
+        # The last response of a decoupled model may only say that it is the last.
+        is_sign = (
+            response.is_final
+            and self._model.signature.is_decoupled
+            and not response.outputs
+            and response.error is None
+        )
+        if not is_sign and not self._answer.take(response) and not response.is_final:
+            self.cancel()
+        elif response.is_final:
+            with self.finishing():
+                self._answer.finish()
+
+    def finishing(self) -> AbstractContextManager[None]:
+        """While the last piece of the answer is sent."""
+        trace = self.request.trace
+        return nullcontext() if trace is None else sending(trace, self._engine.now_ns)
+
+    def cancel(self) -> None:
+        """Nobody waits for the rest."""
+        self._engine.cancel(self._model, self.request)
+        if self.request.trace is not None:
+            self.request.trace.finish()
+
+
+class _SingleAnswer:
+    """Keeps the first response until it is known whether it is the only one."""
+
+    __slots__ = ("_body", "_count", "_exchange", "_status")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._count = 0
+        self._status = 200
+        self._body = b""
+
+    def take(self, response: InferResponse) -> bool:
+        if self._count == 0:
+            self._status, self._body = _encode(response)
+        self._count += 1
+        return True
+
+    def finish(self) -> None:
+        if self._count != 1:
+            # The status of the first response all the same: Triton has sent it by now.
+            self._body = _WRONG_COUNT
+        self._exchange.stream(format_head(self._status, JSON), self._body, ends=True)
+
+
+class _EventStream:
+    """Sends every response as it comes; the first one decides the status."""
+
+    __slots__ = ("_exchange", "_is_started")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._is_started = False
+
+    def take(self, response: InferResponse) -> bool:
+        status, body = _encode(response)
+        head = b"" if self._is_started else format_head(status, _EVENTS)
+        self._is_started = True
+        event = encode_event(body)
+        if self._exchange.stream(head, event, ends=False) or response.is_final:
+            return True
+        self._exchange.stream(b"", encode_event(_TOO_SLOW), ends=True)
+        return False
+
+    def finish(self) -> None:
+        head = b"" if self._is_started else format_head(200, _EVENTS)
+        self._exchange.stream(head, b"", ends=True)
+
+
+def _encode(response: InferResponse) -> tuple[int, bytes]:
+    error = response.error
+    if error is None:
+        try:
+            return 200, encode_generate_response(response)
+        except NaiadError as refused:
+            error = refused
+    return status_of(error).http, encode_error(error.message)
