@@ -97,18 +97,17 @@ def encode_list(elements: Sequence[bytes]) -> bytes:
 
 def encode_elements_in_steps(elements: npt.NDArray[np.object_]) -> Iterator[bytes]:
     """The pieces of ``encode_elements``, none of which holds the event loop for long."""
-    for some in split_elements(elements):
-        yield encode_list(some)
+    return map(encode_elements, split_elements(elements))
 
 
-def split_elements(elements: npt.NDArray[np.object_]) -> Iterator[list[bytes]]:
-    """The elements of a BYTES tensor in lists that one step may handle."""
+def split_elements(elements: npt.NDArray[np.object_]) -> Iterator[npt.NDArray[np.object_]]:
+    """The elements of a BYTES tensor in pieces that one step may handle."""
     flat = elements.reshape(-1)
     start = 0
     while start < flat.size:
-        some = flat[start : start + _STEP_ELEMENTS].tolist()
+        some = flat[start : start + _STEP_ELEMENTS]
         # Long ones take their time by their bytes, not by their number.
-        ends = np.cumsum([len(element) for element in some])
+        ends = np.cumsum([len(element) for element in some.tolist()])
         count = max(1, int(np.searchsorted(ends, _STEP_BYTES)))
         yield some[:count]
         start += count

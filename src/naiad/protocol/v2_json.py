@@ -5,21 +5,30 @@ schedule_policy, sequence, shared_memory}.md. Error texts begin as Triton's; the
 "invalid argument" where the request is at fault, while Triton calls some of these internal errors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 from typing import Any, Final, Protocol
+
+import numpy as np
 
 from naiad.errors import InvalidArgumentError, NotFoundError
 from naiad.inference.datatypes import BY_NAME, BYTES, Datatype
 from naiad.inference.request import InferRequest, ParameterValue, ResponseCallback
 from naiad.inference.tensor import SharedTensor, Tensor
 from naiad.model_config.signature import ModelSignature
-from naiad.protocol.binary_data import arrange_elements, decode_elements, view_tensor
-from naiad.protocol.json_data import decode_data, encode_strings, flatten
+from naiad.protocol.binary_data import (
+    arrange_elements,
+    arrange_elements_in_steps,
+    decode_elements,
+    decode_elements_in_steps,
+    view_tensor,
+)
+from naiad.protocol.json_data import SeparateData, decode_data, encode_strings, flatten
 from naiad.protocol.json_text import (
     LIMIT_ADVICE,
     Buffer,
+    find_repeated_keys,
     missing_member,
     parse_json,
     wrong_type,
@@ -40,6 +49,9 @@ DEFAULT_MAX_INPUT_BYTES: Final = 64 << 20  # Triton's --http-max-input-size
 _MAX_RANK: Final = 32
 _MAX_ELEMENTS: Final = (1 << 63) - 1
 _MAX_UINT64: Final = (1 << 64) - 1
+# BYTES of this size, if their elements are short, hold the event loop for two milliseconds.
+_MANY_ELEMENTS_BYTES: Final = 64 << 10
+_UNFINISHED: Final = np.empty(0, np.object_)
 
 # What an input says about itself: name, datatype, shape, number of elements.
 _Declaration = tuple[str, Datatype, list[int], int]
@@ -104,17 +116,111 @@ def decode_infer_request(
         InvalidArgumentError: the body is wrong; the text says where.
         NotFoundError: it names a shared memory region that does not exist.
     """
+    decoded = begin_infer_request(signature, text, tail, limits, on_response, received_ns)
+    for steps in decoded.unfinished:
+        for _ in steps:
+            pass
+    return decoded.request, decoded.outputs
+
+
+def begin_infer_request(
+    signature: ModelSignature,
+    text: Buffer,
+    tail: Buffer,
+    limits: DecodeLimits,
+    on_response: ResponseCallback,
+    received_ns: int,
+) -> "DecodedRequest":
+    """The same as ``decode_infer_request``, but leaves long work to the caller."""
     if len(text) == 0:
         request = decode_raw_request(
             signature, tail, limits.max_input_bytes, on_response, received_ns
         )
-        return request, ALL_AS_BINARY
-    if len(text) > limits.max_input_bytes:
+        return DecodedRequest(request, ALL_AS_BINARY, ())
+    document = parse_infer_document(text, limits.max_input_bytes)
+    return decode_infer_document(signature, document, tail, limits, on_response, received_ns)
+
+
+def parse_infer_document(text: Buffer, max_input_bytes: int) -> Any:
+    """Parse the JSON of a request; the first part of ``decode_infer_request``.
+
+    Returns:
+        The document, for ``decode_infer_document``. Of a key that an object has twice the first
+        one counts, as in Triton.
+
+    Raises:
+        InvalidArgumentError: too long, or not JSON.
+    """
+    if len(text) > max_input_bytes:
         raise InvalidArgumentError(
             f"request JSON size of {len(text)} bytes exceeds the maximum allowed input size of "
-            f"{limits.max_input_bytes} bytes. {LIMIT_ADVICE}"
+            f"{max_input_bytes} bytes. {LIMIT_ADVICE}"
         )
-    document = parse_json(text)
+    data = bytes(text)
+    document = parse_json(data)
+    # Each member has one colon, so a document with more of them has members that the parser
+    # dropped, or colons in its strings. To count costs little, to look closely ten times as much.
+    if type(document) is dict and data.count(b":") != _count_members(document):
+        repeated = find_repeated_keys(data)
+        if repeated is not None:
+            return repeated
+    return document
+
+
+def _count_members(document: dict[str, Any]) -> int:
+    """The members of all objects that a usual request has."""
+    count = len(document)
+    parameters = document.get("parameters")
+    if type(parameters) is dict:
+        count += len(parameters)
+    for key in ("inputs", "outputs"):
+        entries = document.get(key)
+        if type(entries) is list:
+            for entry in entries:
+                if type(entry) is dict:
+                    count += len(entry)
+                    parameters = entry.get("parameters")
+                    if type(parameters) is dict:
+                        count += len(parameters)
+    return count
+
+
+class DecodedRequest:
+    """What ``decode_infer_document`` makes.
+
+    Attributes:
+        request: not yet held against the signature.
+        outputs: how it wants its outputs.
+        unfinished: inputs with so many elements that to decode them at once would hold the event
+            loop: each has to be iterated to its end, in pieces of about a millisecond, before the
+            request is used, and may raise ``InvalidArgumentError`` on the way.
+    """
+
+    __slots__ = ("outputs", "request", "unfinished")
+
+    def __init__(
+        self, request: InferRequest, outputs: RequestedOutputs, unfinished: "Sequence[Steps]"
+    ) -> None:
+        self.request = request
+        self.outputs = outputs
+        self.unfinished = unfinished
+
+
+Steps = Generator[None, None, None]
+
+
+def decode_infer_document(
+    signature: ModelSignature,
+    document: Any,
+    tail: Buffer,
+    limits: DecodeLimits,
+    on_response: ResponseCallback,
+    received_ns: int,
+) -> DecodedRequest:
+    """Decode what ``parse_infer_document`` or ``join_document`` gave.
+
+    Args and errors are those of ``decode_infer_request``.
+    """
     if type(document) is not dict:
         raise missing_member("inputs")
     request_id = document.get("id", "")
@@ -133,14 +239,16 @@ def decode_infer_request(
     if parameters is not None:
         is_binary = _decode_parameters(request, parameters)
     if "outputs" not in document:
-        return request, ALL_AS_BINARY if is_binary else ALL_AS_JSON
-    return request, decoder.decode_outputs(request, document["outputs"], is_binary=is_binary)
+        outputs = ALL_AS_BINARY if is_binary else ALL_AS_JSON
+    else:
+        outputs = decoder.decode_outputs(request, document["outputs"], is_binary=is_binary)
+    return DecodedRequest(request, outputs, decoder.unfinished)
 
 
 class _Decoder:
     """The parts of one request that need its name, its tail or the limits."""
 
-    __slots__ = ("_limits", "_model_name", "_position", "_request_id", "_tail")
+    __slots__ = ("_limits", "_model_name", "_position", "_request_id", "_tail", "unfinished")
 
     def __init__(
         self, model_name: str, request_id: str, tail: Buffer, limits: DecodeLimits
@@ -150,6 +258,7 @@ class _Decoder:
         self._tail = tail
         self._limits = limits
         self._position = 0
+        self.unfinished: list[Steps] = []
 
     def decode_inputs(self, entries: list[Any]) -> dict[str, Tensor]:
         inputs: dict[str, Tensor] = {}
@@ -168,12 +277,7 @@ class _Decoder:
         if type(entry) is not dict:
             # rapidjson finds no members in what is no object, and that is what Triton says.
             raise _no_source(()) if type(entry) is list else missing_member("name")
-        name = _string(entry, "name")
-        datatype = BY_NAME.get(_string(entry, "datatype"))
-        if datatype is None:
-            raise InvalidArgumentError(f"invalid datatype for input {name}")
-        shape, count = _decode_shape(entry, name)
-        what = (name, datatype, shape, count)
+        what = declare_input(entry)
         parameters = entry.get("parameters")
         if parameters is not None:
             if type(parameters) is not dict:
@@ -184,7 +288,8 @@ class _Decoder:
             if size is not None:
                 if "data" in entry:
                     raise _no_source(("data", "binary_data_size"))
-                return self._decode_binary(self._tail, self._advance(size, name), size, what)
+                start = self._advance(size, what[0])
+                return self._decode_binary(self._tail, start, size, what)
         return self._decode_json(entry, what)
 
     def _advance(self, size: object, name: str) -> int:
@@ -210,6 +315,8 @@ class _Decoder:
             raise _no_source((*others, "shared_memory_region"))
         region = self._view_region(parameters).toreadonly()
         tensor = self._decode_binary(region, 0, len(region), what)
+        if tensor.datatype is BYTES:  # copied out of the region
+            return tensor
         return SharedTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
     def _view_region(self, parameters: dict[str, Any]) -> memoryview:
@@ -231,18 +338,12 @@ class _Decoder:
         name, datatype, shape, count = what
         if "data" not in entry:
             raise _no_source(())
-        byte_size = count * datatype.byte_size
-        if byte_size > _MAX_ELEMENTS:
-            raise InvalidArgumentError(
-                f"byte size overflow for input '{name}': element count ({count}) * data type size "
-                f"({datatype.byte_size}) exceeds maximum allowed size ({_MAX_ELEMENTS})"
-            )
-        if byte_size > self._limits.max_input_bytes:
-            raise InvalidArgumentError(
-                f"JSON input '{name}' has a byte_size ({byte_size} bytes) that exceeds the maximum "
-                f"allowed value of {self._limits.max_input_bytes} bytes. {LIMIT_ADVICE}"
-            )
+        check_json_size(name, datatype, count, self._limits.max_input_bytes)
         data = entry["data"]
+        if type(data) is SeparateData:
+            if data.error is not None:
+                raise InvalidArgumentError(data.error)
+            return self._decode_binary(data.content, 0, len(data.content), what)
         if datatype is BYTES:
             elements = encode_strings(*flatten(data))
             check_element_count(self._model_name, self._request_id, name, count, len(elements))
@@ -252,7 +353,12 @@ class _Decoder:
     def _decode_binary(self, data: Buffer, start: int, size: int, what: _Declaration) -> Tensor:
         name, datatype, shape, count = what
         if datatype is BYTES:
-            elements = decode_elements(memoryview(data)[start : start + size], name)
+            view = memoryview(data)[start : start + size]
+            if size > _MANY_ELEMENTS_BYTES:
+                tensor = Tensor(name, datatype, shape, _UNFINISHED)
+                self.unfinished.append(self._finish_elements(tensor, view, count))
+                return tensor
+            elements = decode_elements(view, name)
             check_element_count(self._model_name, self._request_id, name, count, len(elements))
             return Tensor(name, datatype, shape, arrange_elements(elements, shape))
         if count * datatype.byte_size != size:
@@ -261,6 +367,11 @@ class _Decoder:
                 f"'{self._model_name}'. Expected {count * datatype.byte_size}, got {size}"
             )
         return Tensor(name, datatype, shape, view_tensor(datatype, shape, data, start))
+
+    def _finish_elements(self, tensor: Tensor, view: memoryview, count: int) -> Steps:
+        elements = yield from decode_elements_in_steps(view, tensor.name)
+        check_element_count(self._model_name, self._request_id, tensor.name, count, len(elements))
+        tensor.data = yield from arrange_elements_in_steps(elements, tensor.shape)
 
     def _label(self) -> str:
         return _label(self._request_id)
@@ -311,6 +422,39 @@ class _Decoder:
                 "Output can't set both 'shared_memory_region' and 'binary_data'"
             )
         return OutputOptions(is_binary=True, region=self._view_region(parameters))
+
+
+def declare_input(entry: dict[str, Any]) -> _Declaration:
+    """Name, datatype, shape and number of elements of an input, at no cost in memory.
+
+    Raises:
+        InvalidArgumentError: one of them is missing or wrong.
+    """
+    name = _string(entry, "name")
+    datatype = BY_NAME.get(_string(entry, "datatype"))
+    if datatype is None:
+        raise InvalidArgumentError(f"invalid datatype for input {name}")
+    shape, count = _decode_shape(entry, name)
+    return name, datatype, shape, count
+
+
+def check_json_size(name: str, datatype: Datatype, count: int, max_input_bytes: int) -> None:
+    """Hold the size of an input given as JSON against the limit.
+
+    Raises:
+        InvalidArgumentError: it is larger.
+    """
+    byte_size = count * datatype.byte_size
+    if byte_size > _MAX_ELEMENTS:
+        raise InvalidArgumentError(
+            f"byte size overflow for input '{name}': element count ({count}) * data type size "
+            f"({datatype.byte_size}) exceeds maximum allowed size ({_MAX_ELEMENTS})"
+        )
+    if byte_size > max_input_bytes:
+        raise InvalidArgumentError(
+            f"JSON input '{name}' has a byte_size ({byte_size} bytes) that exceeds the maximum "
+            f"allowed value of {max_input_bytes} bytes. {LIMIT_ADVICE}"
+        )
 
 
 def check_element_count(

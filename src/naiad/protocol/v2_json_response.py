@@ -1,6 +1,7 @@
 """Inference responses of the v2 protocol as JSON, with or without a binary tail."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -10,14 +11,17 @@ from naiad.errors import InternalError
 from naiad.inference.datatypes import BYTES
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
-from naiad.protocol.binary_data import encode_tensor
+from naiad.protocol.binary_data import encode_elements_in_steps, encode_tensor
 from naiad.protocol.classification import classify
-from naiad.protocol.json_data import encode_data
+from naiad.protocol.json_data import encode_data, encode_data_in_steps
 from naiad.protocol.json_text import Buffer
 from naiad.protocol.requested_outputs import AS_BINARY, OutputOptions, RequestedOutputs
 
 # A model with free dims can answer in any number of shapes.
 _MAX_CACHED_ENTRIES: Final = 1024
+# About as many as take a millisecond to encode.
+_MANY_ELEMENTS: Final = 8192
+_NOTHING: Final[Mapping[str, list[bytes]]] = MappingProxyType({})
 
 
 class InferResponseEncoder:
@@ -57,6 +61,50 @@ class InferResponseEncoder:
             InvalidArgumentError: an output can not be sent in the way that the request asked for.
             InternalError: an output does not fit into the shared memory given for it.
         """
+        parts, tail, tail_bytes = self._encode_parts(response, outputs, _NOTHING)
+        return b"".join(parts), tail, tail_bytes
+
+    def is_large(self, response: InferResponse, outputs: RequestedOutputs) -> bool:
+        """Whether ``encode`` would hold the event loop, so that ``encode_in_steps`` is better."""
+        for tensor in response.outputs:
+            if tensor.data.size > _MANY_ELEMENTS and (
+                tensor.datatype is BYTES or self._options(outputs, tensor) is not AS_BINARY
+            ):
+                return True
+        return False
+
+    def encode_in_steps(
+        self, response: InferResponse, outputs: RequestedOutputs
+    ) -> Generator[None, None, tuple[list[bytes], list[Buffer], int]]:
+        """The same as ``encode``, pausing now and then; the JSON comes in pieces."""
+        encoded: dict[str, list[bytes]] = {}
+        for tensor in response.outputs:
+            options = self._options(outputs, tensor)
+            if tensor.data.size <= _MANY_ELEMENTS or options.classification or options.region:
+                continue
+            if not options.is_binary:
+                steps: Iterator[bytes] = encode_data_in_steps(tensor)
+            elif tensor.datatype is BYTES:
+                steps = encode_elements_in_steps(tensor.data)
+            else:
+                continue
+            pieces = encoded[tensor.name] = []
+            for piece in steps:
+                pieces.append(piece)
+                yield
+        return self._encode_parts(response, outputs, encoded)
+
+    @staticmethod
+    def _options(outputs: RequestedOutputs, tensor: Tensor) -> OutputOptions:
+        return outputs.default if outputs.by_name is None else outputs.by_name[tensor.name]
+
+    def _encode_parts(
+        self,
+        response: InferResponse,
+        outputs: RequestedOutputs,
+        encoded: Mapping[str, list[bytes]],
+    ) -> tuple[list[bytes], list[Buffer], int]:
+        """JSON and tail; ``encoded`` has the data of outputs that were encoded before."""
         parts = [b'{"id":%b,' % orjson.dumps(response.request_id) if response.request_id else b"{"]
         parts.append(self._head)
         if response.parameters:
@@ -76,10 +124,12 @@ class InferResponseEncoder:
                 if size:
                     tail.append(tensor.data.reshape(-1).view(np.uint8).data)
                     tail_bytes += size
+            elif tensor.name in encoded:
+                tail_bytes += _place(tensor, options, encoded[tensor.name], parts, tail)
             else:
                 tail_bytes += self._encode_special(tensor, options, parts, tail)
         parts.append(b"]}")
-        return b"".join(parts), tail, tail_bytes
+        return parts, tail, tail_bytes
 
     def _binary_entry(self, tensor: Tensor) -> tuple[bytes, int]:
         """The JSON of an output whose bytes are in the tail, and how many there are."""
@@ -117,6 +167,24 @@ class InferResponseEncoder:
         if size:
             tail.append(data)
         return size
+
+
+def _place(
+    tensor: Tensor,
+    options: OutputOptions,
+    pieces: list[bytes],
+    parts: list[bytes],
+    tail: list[Buffer],
+) -> int:
+    """Put an output whose data is encoded into JSON or tail; returns what it adds to the tail."""
+    parts.append(_entry_head(tensor))
+    if not options.is_binary:
+        parts += (b',"data":', *pieces, b"}")
+        return 0
+    size = sum(map(len, pieces))
+    parts.append(_binary_size(size))
+    tail += pieces
+    return size
 
 
 def _entry_head(tensor: Tensor) -> bytes:

@@ -1,0 +1,52 @@
+"""What the server and its JSON process say to each other, over a pair of sockets.
+
+A message is a few numbers and one file that has no name: its pages are shared, so that a large text
+or tensor crosses over without passing through a pipe.
+"""
+
+import os
+import socket
+import struct
+import tempfile
+from typing import Final
+
+from naiad.protocol.json_text import Buffer
+
+# Bytes of the text, bytes that an input may have.
+QUESTION: Final = struct.Struct("<QQ")
+# Bytes of the head, where the payload starts, bytes of the file.
+ANSWER: Final = struct.Struct("<QQQ")
+
+ALIGNMENT: Final = 64
+
+
+def make_file() -> int:
+    """A descriptor of a file in memory that ends with its last descriptor."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("naiad-json", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def write(descriptor: int, data: Buffer, offset: int) -> None:
+    """Write all of ``data``; other threads run meanwhile."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        offset += written
+        view = view[written:]
+
+
+def send(channel: socket.socket, message: bytes, descriptor: int) -> None:
+    """Send a message with its file, which stays open here."""
+    socket.send_fds(channel, [message], [descriptor])
+
+
+def receive(channel: socket.socket, form: struct.Struct) -> tuple[tuple[int, ...], int] | None:
+    """Wait for a message of that form and its file; None where the other side has gone."""
+    message, descriptors, _, _ = socket.recv_fds(channel, form.size, 1)
+    if len(message) < form.size or len(descriptors) != 1:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return None
+    return form.unpack(message), descriptors[0]
