@@ -6,7 +6,7 @@ import sys
 import click
 
 from naiad.server.command_line import USAGE, HelpRequested, format_help, parse_arguments
-from naiad.server.logging import configure_logging
+from naiad.server.logging import ServerLog
 from naiad.server.run import run_server
 from naiad.server.settings import BadOptionError
 
@@ -32,11 +32,11 @@ def serve(context: click.Context) -> None:
         click.echo(f"{USAGE}\nTry 'naiad serve --help'.\n\n{error.message}", err=True)
         sys.exit(1)
     try:
-        configure_logging(settings)
+        log = ServerLog(settings.log_values())
     except OSError as error:
         click.echo(f"error: --log-file: {error}", err=True)
         sys.exit(1)
-    outcome = run_server(settings)
+    outcome = run_server(settings, log)
     if outcome.message:
         click.echo(outcome.message, err=True)
     if outcome.is_hanging:

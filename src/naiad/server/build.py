@@ -1,6 +1,6 @@
 """The composition root: from settings to the objects of a server, none of them started."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
@@ -9,6 +9,7 @@ from naiad.backends.registry import BackendRegistry
 from naiad.clock import Clock
 from naiad.engine.engine import Engine, EngineOptions
 from naiad.engine.loader import Loader, LoaderOptions
+from naiad.engine.log_settings import LogSettings
 from naiad.errors import InternalError
 from naiad.frontends.byte_budget import ByteBudget
 from naiad.frontends.http.options import HttpOptions
@@ -17,6 +18,7 @@ from naiad.frontends.metrics.server import MetricsOptions, MetricsServer
 from naiad.inference.statistics import ModelStatistics
 from naiad.metrics.cpu import MachineMonitor
 from naiad.metrics.exposition import MetricsRenderer
+from naiad.protocol.log_settings import LogSettingValues
 from naiad.server.capacity import core_count, request_budget_bytes
 from naiad.server.settings import Settings
 
@@ -50,8 +52,15 @@ class _MeasuredModel:
     metric_tags: Mapping[str, str]
 
 
-def build_server(settings: Settings, clock: Clock) -> Server:
+def build_server(
+    settings: Settings, clock: Clock, apply_log_settings: Callable[[LogSettingValues], None]
+) -> Server:
     """Make the server that the settings describe; nothing is loaded and no port is open.
+
+    Args:
+        settings: what to make.
+        clock: of everything that measures time.
+        apply_log_settings: puts the log settings in force that a client chooses.
 
     Raises:
         InternalError: a model repository is no folder.
@@ -60,7 +69,10 @@ def build_server(settings: Settings, clock: Clock) -> Server:
         if not path.is_dir():
             raise InternalError(f"failed to stat file {path}")
     backends = BackendRegistry()
-    engine = Engine(_engine_options(settings), _build_loader(settings, backends), clock)
+    log_settings = LogSettings(settings.log_values(), apply_log_settings)
+    engine = Engine(
+        _engine_options(settings), _build_loader(settings, backends), clock, log_settings
+    )
     budget = ByteBudget(settings.request_memory_byte_size or request_budget_bytes())
     http = HttpServer(engine, _http_options(settings), budget) if settings.allow_http else None
     return Server(engine, backends, http, _build_metrics(settings, engine, clock))
@@ -73,6 +85,8 @@ def _engine_options(settings: Settings) -> EngineOptions:
         control_mode=settings.model_control_mode,
         startup_models=settings.load_model,
         is_readiness_strict=settings.strict_readiness,
+        is_client_shared_memory_allowed=settings.allow_client_shm,
+        trace=settings.trace_values(),
     )
 
 
@@ -95,6 +109,8 @@ def _http_options(settings: Settings) -> HttpOptions:
         reuse_port=settings.reuse_http_port,
         max_input_bytes=settings.http_max_input_size,
         max_body_bytes=settings.http_max_body_size,
+        restrictions=settings.http_restrictions(),
+        header_forward_pattern=settings.http_header_forward_pattern,
     )
 
 

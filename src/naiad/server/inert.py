@@ -6,6 +6,7 @@ They have no effect; whoever gives one is told so once. Source: server's command
 from collections.abc import Callable
 from typing import Final
 
+from naiad.access.restricted_apis import parse_restricted_group
 from naiad.server.option import Group, Option, parse_text
 
 _NAMES: Final = {
@@ -16,7 +17,7 @@ _NAMES: Final = {
         "model-namespacing",
         "enable-peer-access",
     ),
-    Group.HTTP: ("http-header-forward-pattern", "http-thread-count", "http-restricted-api"),
+    Group.HTTP: ("http-thread-count",),
     Group.GRPC: (
         "allow-grpc",
         "grpc-address",
@@ -53,14 +54,6 @@ _NAMES: Final = {
         "vertex-ai-thread-count",
         "vertex-ai-default-model",
     ),
-    Group.TRACING: (
-        "trace-config",
-        "trace-file",
-        "trace-level",
-        "trace-rate",
-        "trace-count",
-        "trace-log-frequency",
-    ),
     Group.BACKEND: ("backend-directory",),
     Group.CACHE: (
         "repoagent-directory",
@@ -70,7 +63,6 @@ _NAMES: Final = {
     ),
     Group.RATE_LIMITER: ("rate-limit", "rate-limit-resource"),
     Group.MEMORY: (
-        "allow-client-shm",
         "pinned-memory-pool-byte-size",
         "cuda-memory-pool-byte-size",
         "cuda-virtual-address-size",
@@ -84,11 +76,21 @@ _NAMES: Final = {
 # These guard what a client may do. Taking one without doing it would leave open what its user
 # believes closed, so anything but "false" is an error.
 _REFUSED: Final = {
-    "http-restricted-api": "this version has no access control; use a proxy that has",
-    "grpc-restricted-protocol": "this version serves no gRPC, so there is nothing to restrict",
     "grpc-use-ssl": "this version serves no gRPC; end TLS in a proxy in front of the HTTP port",
     "grpc-use-ssl-mutual": "this version serves no gRPC; end TLS in a proxy in front of it",
 }
+
+
+def _check_restriction(text: str) -> str:
+    """Wrong groups are told at the start already; where no gRPC is served, nothing is open."""
+    parse_restricted_group(text, "grpc-restricted-protocol", "protocol")
+    return text
+
+
+def _parser(name: str) -> Callable[[str], str]:
+    if name == "grpc-restricted-protocol":
+        return _check_restriction
+    return _refuse(_REFUSED[name]) if name in _REFUSED else parse_text
 
 
 def _refuse(reason: str) -> Callable[[str], str]:
@@ -103,7 +105,7 @@ def _refuse(reason: str) -> Callable[[str], str]:
 INERT_OPTIONS: Final = tuple(
     Option(
         name,
-        _refuse(_REFUSED[name]) if name in _REFUSED else parse_text,
+        _parser(name),
         "VALUE",
         "",
         group,

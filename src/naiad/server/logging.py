@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from naiad.server.settings import LogFormat, Settings
+from naiad.protocol.log_settings import LogSettingValues
 
 # A record with this attribute set holds a table: its lines follow the line that the format begins.
 IS_TABLE: Final = "is_table"
@@ -24,9 +24,9 @@ _ROOT: Final = "naiad"
 class TritonFormatter(logging.Formatter):
     """Formats a record as one line, unless it is a table."""
 
-    def __init__(self, log_format: LogFormat) -> None:
+    def __init__(self, log_format: str) -> None:
         super().__init__()
-        self._log_format = log_format
+        self._is_iso = log_format == "ISO8601"
 
     def format(self, record: logging.LogRecord) -> str:
         """The whole line, without its end."""
@@ -42,50 +42,56 @@ class TritonFormatter(logging.Formatter):
         letter = _LETTERS.get(record.levelno, "I")
         when = datetime.fromtimestamp(record.created, UTC)
         place = f"{record.process} {record.filename}:{record.lineno}] "
-        if self._log_format is LogFormat.ISO8601:
+        if self._is_iso:
             return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter} {place}"
         return f"{letter}{when:%m%d %H:%M:%S.%f} {place}"
 
 
-class _LevelFilter(logging.Filter):
-    """Each level is switched on its own, as Triton does it."""
+class ServerLog:
+    """What Naiad logs, on stderr or in the log file, by settings that may change.
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self._settings = settings
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        settings = self._settings
-        if record.levelno >= logging.ERROR:
-            return settings.log_error
-        if record.levelno >= logging.WARNING:
-            return settings.log_warning
-        if record.levelno >= logging.INFO:
-            return settings.log_info
-        return settings.log_verbose > 0
-
-
-def configure_logging(settings: Settings) -> logging.Handler:
-    """Send what Naiad logs to stderr or the log file.
-
-    Returns:
-        The handler, for who wants to take it away again.
+    Args:
+        values: the settings of the start.
 
     Raises:
         OSError: the log file can't be written.
     """
-    handler: logging.Handler = (
-        logging.FileHandler(settings.log_file, encoding="utf-8")
-        if settings.log_file
-        else logging.StreamHandler(sys.stderr)
-    )
-    handler.setFormatter(TritonFormatter(settings.log_format))
-    handler.addFilter(_LevelFilter(settings))
-    root = logging.getLogger(_ROOT)
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if settings.log_verbose else logging.INFO)
-    root.propagate = False
-    return handler
+
+    def __init__(self, values: LogSettingValues) -> None:
+        self._values = values
+        self._handler: logging.Handler = (
+            logging.FileHandler(values.log_file, encoding="utf-8")
+            if values.log_file
+            else logging.StreamHandler(sys.stderr)
+        )
+        self._handler.addFilter(self._is_wanted)
+        self._logger = logging.getLogger(_ROOT)
+        self._logger.addHandler(self._handler)
+        self._logger.propagate = False
+        self.apply(values)
+
+    def apply(self, values: LogSettingValues) -> None:
+        """Log by other settings from now on; the file stays the one of the start."""
+        self._values = values
+        self._handler.setFormatter(TritonFormatter(values.log_format))
+        # What is below the level costs nothing where it would be logged.
+        self._logger.setLevel(logging.DEBUG if values.log_verbose_level else logging.INFO)
+
+    def close(self) -> None:
+        """Log nothing more here."""
+        self._logger.removeHandler(self._handler)
+        self._handler.close()
+
+    def _is_wanted(self, record: logging.LogRecord) -> bool:
+        """Each level is switched on its own, as Triton does it."""
+        values = self._values
+        if record.levelno >= logging.ERROR:
+            return values.log_error
+        if record.levelno >= logging.WARNING:
+            return values.log_warning
+        if record.levelno >= logging.INFO:
+            return values.log_info
+        return values.log_verbose_level > 0
 
 
 def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

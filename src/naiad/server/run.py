@@ -15,7 +15,7 @@ from naiad.clock import Clock, SystemClock
 from naiad.engine.engine import IndexEntry
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnavailableError
 from naiad.server.build import VERSION, Server, build_server
-from naiad.server.logging import IS_TABLE, format_table
+from naiad.server.logging import IS_TABLE, ServerLog, format_table
 from naiad.server.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -66,15 +66,19 @@ class StopSignals:
         (self.second if self.first.is_set() else self.first).set()
 
 
-def run_server(settings: Settings) -> Outcome:
+def run_server(settings: Settings, log: ServerLog) -> Outcome:
     """Run a server until a signal stops it, or until it turns out that it can't run.
 
     Called in the main thread, which is where signals arrive.
+
+    Args:
+        settings: what to run.
+        log: already in force; clients may change its settings.
     """
     runner = asyncio.Runner(loop_factory=find_loop_factory())
     outcome = Outcome(1, is_hanging=True)
     try:
-        outcome = runner.run(serve(settings, SystemClock()))
+        outcome = runner.run(serve(settings, SystemClock(), log))
     finally:
         # Closing waits for threads, and one may be stuck in a model.
         if not outcome.is_hanging:
@@ -92,7 +96,7 @@ def find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-async def serve(settings: Settings, clock: Clock) -> Outcome:
+async def serve(settings: Settings, clock: Clock, log: ServerLog) -> Outcome:
     """Load, listen, and serve until a signal comes."""
     signals = StopSignals(asyncio.get_running_loop())
     signals.install()
@@ -100,7 +104,7 @@ async def serve(settings: Settings, clock: Clock) -> Outcome:
         names = ", ".join(f"--{name}" for name in settings.inert)
         _log.warning("accepted, without effect in this version: %s", names)
     try:
-        server = build_server(settings, clock)
+        server = build_server(settings, clock, log.apply)
         failure = await _start(server, settings, signals)
         if failure is not None:
             return failure

@@ -6,15 +6,26 @@ machine alone until its user says otherwise.
 """
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, get_type_hints
 
+from naiad.access.restricted_apis import (
+    Api,
+    RestrictedApis,
+    RestrictedGroup,
+    parse_restricted_group,
+)
 from naiad.engine.engine import ModelControlMode
 from naiad.errors import InvalidArgumentError
+from naiad.inference.trace import TraceLevel
+from naiad.protocol.forwarded_headers import compile_forward_pattern
+from naiad.protocol.log_settings import LogSettingValues
+from naiad.protocol.trace_setting import TraceSettingValues
 from naiad.server.inert import INERT_OPTIONS
 from naiad.server.option import (
     ENVIRONMENT_SEPARATOR,
@@ -25,6 +36,15 @@ from naiad.server.option import (
     parse_boolean,
     parse_level,
     parse_text,
+)
+from naiad.server.trace_options import (
+    TraceAssignment,
+    merge_trace_options,
+    parse_log_frequency,
+    parse_trace_config,
+    parse_trace_count,
+    parse_trace_level,
+    parse_trace_rate,
 )
 
 _MAX_PORT: Final = 65535
@@ -52,6 +72,26 @@ def _backend_setting(text: str) -> tuple[str, str, str]:
     if not equals or not key or (comma and not backend):
         raise ValueError(f"expected BACKEND,KEY=VALUE or KEY=VALUE, got '{text}'")
     return backend, key, value
+
+
+def _forward_pattern(text: str) -> re.Pattern[str] | None:
+    """A regular expression; None where the text is empty, which is Triton's default."""
+    return compile_forward_pattern(text) if text else None
+
+
+def _check(name: str, make: Callable[[], object]) -> None:
+    """Hold the values of one option against each other."""
+    try:
+        make()
+    except ValueError as error:
+        raise _bad_value(name, str(error)) from error
+
+
+def _restricted_group(option: str, kind: str) -> Callable[[str], RestrictedGroup]:
+    def parse(text: str) -> RestrictedGroup:
+        return parse_restricted_group(text, option, kind)
+
+    return parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +261,30 @@ class Settings:
         ),
     ] = 2 << 30
 
+    http_header_forward_pattern: Annotated[
+        re.Pattern[str] | None,
+        Option(
+            "http-header-forward-pattern",
+            _forward_pattern,
+            "REGEX",
+            "Headers whose name has a match become parameters of the request.",
+            Group.HTTP,
+        ),
+    ] = None
+    http_restricted_api: Annotated[
+        tuple[RestrictedGroup, ...],
+        Option(
+            "http-restricted-api",
+            _restricted_group("http-restricted-api", "api"),
+            "API,API:KEY=VALUE",
+            "Parts of the API that need the header KEY with VALUE; may be repeated. Parts: "
+            + ", ".join(Api)
+            + ".",
+            Group.HTTP,
+            is_repeatable=True,
+        ),
+    ] = ()
+
     allow_metrics: Annotated[
         bool, Option("allow-metrics", parse_boolean, "BOOL", "Serve /metrics.", Group.METRICS)
     ] = True
@@ -298,6 +362,70 @@ class Settings:
         ),
     ] = ""
 
+    trace_config: Annotated[
+        tuple[TraceAssignment, ...],
+        Option(
+            "trace-config",
+            parse_trace_config,
+            "SETTING=VALUE",
+            "level=OFF|TIMESTAMPS|TENSORS, rate=N (one of N requests), count=N (then no more; -1 "
+            "for no limit), triton,file=FILE, triton,log-frequency=N (traces per file); may be "
+            "repeated.",
+            Group.TRACING,
+            is_repeatable=True,
+        ),
+    ] = ()
+    trace_level: Annotated[
+        TraceLevel | None,
+        Option(
+            "trace-level",
+            parse_trace_level,
+            "LEVEL",
+            "Older than --trace-config=level=LEVEL.",
+            Group.TRACING,
+        ),
+    ] = None
+    trace_rate: Annotated[
+        int | None,
+        Option(
+            "trace-rate",
+            parse_trace_rate,
+            "N",
+            "Older than --trace-config=rate=N.",
+            Group.TRACING,
+        ),
+    ] = None
+    trace_count: Annotated[
+        int | None,
+        Option(
+            "trace-count",
+            parse_trace_count,
+            "N",
+            "Older than --trace-config=count=N.",
+            Group.TRACING,
+        ),
+    ] = None
+    trace_file: Annotated[
+        str | None,
+        Option(
+            "trace-file",
+            parse_text,
+            "FILE",
+            "Older than --trace-config=triton,file=FILE.",
+            Group.TRACING,
+        ),
+    ] = None
+    trace_log_frequency: Annotated[
+        int | None,
+        Option(
+            "trace-log-frequency",
+            parse_log_frequency,
+            "N",
+            "Older than --trace-config=triton,log-frequency=N.",
+            Group.TRACING,
+        ),
+    ] = None
+
     backend_config: Annotated[
         tuple[tuple[str, str, str], ...],
         Option(
@@ -310,6 +438,16 @@ class Settings:
         ),
     ] = ()
 
+    allow_client_shm: Annotated[
+        bool,
+        Option(
+            "allow-client-shm",
+            parse_boolean,
+            "BOOL",
+            "Let clients register shared memory. The server reads and writes what they name.",
+            Group.MEMORY,
+        ),
+    ] = False
     request_memory_byte_size: Annotated[
         int,
         Option(
@@ -336,6 +474,8 @@ class Settings:
             )
         if self.http_max_input_size <= 0:
             raise BadOptionError("Error: --http-max-input-size must be greater than 0.")
+        _check("--http-restricted-api", self.http_restrictions)
+        _check("--trace-config", self.trace_values)
         if not (self.allow_http or self.allow_metrics):
             raise BadOptionError(
                 "Error: --allow-http=false and --allow-metrics=false leave nothing to serve."
@@ -349,6 +489,34 @@ class Settings:
     def _shares_a_port(self) -> bool:
         return self.http_port == self.metrics_port != 0 and (
             self.metrics_address in ("", self.http_address)
+        )
+
+    def http_restrictions(self) -> RestrictedApis:
+        """What ``--http-restricted-api`` says as a whole."""
+        return RestrictedApis(self.http_restricted_api)
+
+    def trace_values(self) -> TraceSettingValues:
+        """What is traced at first."""
+        return merge_trace_options(
+            {
+                "level": self.trace_level,
+                "rate": self.trace_rate,
+                "count": self.trace_count,
+                "trace_file": self.trace_file,
+                "log_frequency": self.trace_log_frequency,
+            },
+            self.trace_config,
+        )
+
+    def log_values(self) -> LogSettingValues:
+        """How the server logs at first."""
+        return LogSettingValues(
+            self.log_file,
+            self.log_info,
+            self.log_warning,
+            self.log_error,
+            self.log_verbose,
+            self.log_format,
         )
 
     def backend_settings(self, backend: str) -> Mapping[str, str]:
@@ -381,7 +549,7 @@ def default_text(option: Option) -> str:
     default = _DEFAULTS[option.name]
     if isinstance(default, bool):
         return str(default).lower()
-    return "" if default == () else str(default)
+    return "" if default in ((), None) else str(default)
 
 
 def make_settings(given: Mapping[str, list[str]]) -> Settings:

@@ -134,9 +134,18 @@ def test_backend_settings_of_one_win_over_those_of_all() -> None:
         ("--model-control-mode=sometimes", "expected one of none, explicit, got 'sometimes'"),
         ("--model-control-mode=poll", "this version does not poll; use 'explicit' and load calls"),
         ("--backend-config=python", "expected BACKEND,KEY=VALUE or KEY=VALUE, got 'python'"),
-        ("--http-restricted-api=x:k=v", "this version has no access control; use a proxy that has"),
+        ("--http-header-forward-pattern=(", "'(' is not a regular expression: missing ), "
+         "unterminated subpattern at position 0"),
+        ("--http-restricted-api=health", "--http-restricted-api option format is "
+         "'<api>,<api>:<key>=<value>'"),
+        ("--grpc-restricted-protocol=health", "--grpc-restricted-protocol option format is "
+         "'<protocol>,<protocol>:<key>=<value>'"),
+        ("--trace-config=mode=opentelemetry", "mode=opentelemetry is not there in this version, "
+         "which writes traces to a file: use mode=triton and triton,file=FILE"),
+        ("--trace-config=level=TIMESTAMPS", "trace file name is not given; name the file with "
+         "--trace-config=triton,file=FILE"),
     ],
-)
+)  # fmt: skip
 def test_bad_values(argument: str, text: str) -> None:
     name = argument.partition("=")[0]
     assert refusal("models", argument) == f'Bad option: "{name}".\n{text}'
@@ -176,6 +185,36 @@ def test_contradictions(arguments: list[str], text: str) -> None:
     assert refusal(*arguments) == text
 
 
+def test_an_api_is_restricted_by_one_option_only() -> None:
+    text = refusal(
+        "m",
+        "--http-restricted-api=model-repository,health:k1=v1",
+        "--http-restricted-api=metadata,health:k2=v2",
+    )
+    assert text == (
+        'Bad option: "--http-restricted-api".\n'
+        "restricted api 'health' can not be specified in multiple config groups"
+    )
+
+
+def test_restrictions() -> None:
+    settings = parse("m", "--http-restricted-api=health:k=v", "--http-restricted-api=trace:x=y")
+    assert settings.http_restrictions().headers == {"health": ("k", "v"), "trace": ("x", "y")}
+    assert parse("m").http_restrictions().headers == {}
+
+
+def test_no_pattern_forwards_nothing() -> None:
+    assert parse("m", "--http-header-forward-pattern=").http_header_forward_pattern is None
+    pattern = parse("m", "--http-header-forward-pattern=^x-").http_header_forward_pattern
+    assert pattern is not None
+    assert pattern.search("X-Tenant")
+
+
+def test_clients_share_memory_only_where_it_is_allowed() -> None:
+    assert not parse("m").allow_client_shm
+    assert parse("m", "--allow-client-shm=true").allow_client_shm
+
+
 def test_ports_that_the_system_chooses_do_not_collide() -> None:
     settings = parse("m", "--http-port=0", "--metrics-port=0")
     assert settings.http_port == settings.metrics_port == 0
@@ -183,7 +222,8 @@ def test_ports_that_the_system_chooses_do_not_collide() -> None:
 
 
 def test_tritons_other_options_are_taken() -> None:
-    arguments = [f"--{option.name}=false" for option in INERT_OPTIONS]
+    texts = {"grpc-restricted-protocol": "health:key=value"}
+    arguments = [f"--{o.name}={texts.get(o.name, 'false')}" for o in INERT_OPTIONS]
     assert parse("models", *arguments).inert == tuple(option.name for option in INERT_OPTIONS)
 
 

@@ -1,11 +1,13 @@
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from naiad.server.logging import IS_TABLE, TritonFormatter, configure_logging, format_table
-from naiad.server.settings import LogFormat, Settings
+from naiad.protocol.log_settings import LogSettingValues
+from naiad.server.logging import IS_TABLE, ServerLog, TritonFormatter, format_table
 
 LOGGER = logging.getLogger("naiad.test")
 
@@ -22,17 +24,17 @@ def make_record(level: int, message: str, *arguments: object) -> logging.LogReco
     [(logging.DEBUG, "I"), (logging.INFO, "I"), (logging.WARNING, "W"), (logging.ERROR, "E")],
 )
 def test_a_line_is_tritons(level: int, letter: str) -> None:
-    line = TritonFormatter(LogFormat.DEFAULT).format(make_record(level, "loading: %s:%d", "add", 1))
+    line = TritonFormatter("default").format(make_record(level, "loading: %s:%d", "add", 1))
     assert line == f'{letter}1130 15:49:56.164807 981 lifecycle.py:47] "loading: add:1"'
 
 
 def test_the_other_format() -> None:
-    line = TritonFormatter(LogFormat.ISO8601).format(make_record(logging.INFO, "message"))
+    line = TritonFormatter("ISO8601").format(make_record(logging.INFO, "message"))
     assert line == '2026-11-30T15:49:56Z I 981 lifecycle.py:47] "message"'
 
 
 def test_a_message_stays_on_its_line() -> None:
-    line = TritonFormatter(LogFormat.DEFAULT).format(
+    line = TritonFormatter("default").format(
         make_record(logging.INFO, 'two\nlines, "quoted" \N{SNOWMAN}')
     )
     assert line.endswith('] "two\\nlines, \\"quoted\\" \N{SNOWMAN}"')
@@ -41,7 +43,7 @@ def test_a_message_stays_on_its_line() -> None:
 def test_a_table_follows_its_line() -> None:
     record = make_record(logging.INFO, "+--+\n|  |\n+--+")
     setattr(record, IS_TABLE, True)
-    line = TritonFormatter(LogFormat.DEFAULT).format(record)
+    line = TritonFormatter("default").format(record)
     assert line == "I1130 15:49:56.164807 981 lifecycle.py:47] \n+--+\n|  |\n+--+"
 
 
@@ -62,51 +64,67 @@ def test_tables_are_tritons() -> None:
 @pytest.fixture
 def untouched_logging() -> Iterator[None]:
     root = logging.getLogger("naiad")
-    handlers, level, propagate = root.handlers[:], root.level, root.propagate
+    level, propagate = root.level, root.propagate
     yield
-    for handler in root.handlers[:]:
-        if handler not in handlers:
-            handler.close()
-            root.removeHandler(handler)
     root.setLevel(level)
     root.propagate = propagate
 
 
-def log_through(settings: Settings) -> list[str]:
-    configure_logging(settings)
+def log_all_levels() -> None:
     LOGGER.debug("detail")
     LOGGER.info("information")
     LOGGER.warning("warning")
     LOGGER.error("error")
-    return [line.rpartition('"')[0].rpartition('"')[2] for line in read(settings)]
 
 
-def read(settings: Settings) -> list[str]:
-    return Path(settings.log_file).read_text().splitlines()
+def read(file: Path) -> list[str]:
+    """The messages of a log file."""
+    lines = file.read_text().splitlines()
+    return [line.rpartition('"')[0].rpartition('"')[2] for line in lines]
+
+
+SWITCHES = [
+    ({}, ["information", "warning", "error"]),
+    ({"log_verbose_level": 1}, ["detail", "information", "warning", "error"]),
+    ({"log_info": False}, ["warning", "error"]),
+    ({"log_warning": False, "log_error": False}, ["information"]),
+]
 
 
 @pytest.mark.usefixtures("untouched_logging")
-@pytest.mark.parametrize(
-    ("switches", "expected"),
-    [
-        ({}, ["information", "warning", "error"]),
-        ({"log_verbose": 1}, ["detail", "information", "warning", "error"]),
-        ({"log_info": False}, ["warning", "error"]),
-        ({"log_warning": False, "log_error": False}, ["information"]),
-    ],
-)
+@pytest.mark.parametrize("is_changed_later", [False, True])
+@pytest.mark.parametrize(("switches", "expected"), SWITCHES)
 def test_each_level_has_its_switch(
-    switches: dict[str, bool | int], expected: list[str], tmp_path: Path
+    switches: dict[str, Any], expected: list[str], tmp_path: Path, *, is_changed_later: bool
 ) -> None:
-    log_file = str(tmp_path / "log")
-    settings = Settings(model_repository=(tmp_path,), log_file=log_file, **switches)  # type: ignore[arg-type]
-    assert log_through(settings) == expected
+    file = tmp_path / "log"
+    values = LogSettingValues(str(file), **switches)
+    log = ServerLog(LogSettingValues(str(file)) if is_changed_later else values)
+    log.apply(values)
+    log_all_levels()
+    log.close()
+    assert read(file) == expected
 
 
 @pytest.mark.usefixtures("untouched_logging")
-def test_a_log_file_grows(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("before\n")
-    settings = Settings(model_repository=(tmp_path,), log_file=str(tmp_path / "log"))
-    log_through(settings)
-    assert read(settings)[0] == "before"
-    assert len(read(settings)) == 4
+def test_the_format_changes_while_it_logs(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    log = ServerLog(LogSettingValues(str(file)))
+    LOGGER.info("one")
+    log.apply(LogSettingValues(str(file), log_format="ISO8601"))
+    LOGGER.info("two")
+    log.close()
+    first, second = file.read_text().splitlines()
+    assert re.match(r"I\d{4} ", first)
+    assert re.match(r"\d{4}-\d\d-\d\dT[\d:]{8}Z I ", second)
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_a_log_file_grows_until_the_log_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text('"before"\n')
+    log = ServerLog(LogSettingValues(str(file)))
+    LOGGER.info("after")
+    log.close()
+    LOGGER.error("lost")
+    assert read(file) == ["before", "after"]
