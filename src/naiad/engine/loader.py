@@ -3,6 +3,7 @@
 Nothing here touches the event loop's objects; `engine.lifecycle` calls it in threads.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,24 +11,32 @@ from tempfile import TemporaryDirectory
 
 from naiad.backends.base import Instance, LoadedModel, ModelSource
 from naiad.backends.registry import BackendRegistry
+from naiad.engine.config_support import ignored_settings, require_supported
 from naiad.errors import (
     InternalError,
     InvalidArgumentError,
     NaiadError,
     PermissionDeniedError,
-    UnsupportedError,
 )
 from naiad.model_config.json_format import parse_config_json
 from naiad.model_config.normalize import fill_defaults, normalize_config
 from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import ModelSignature
 from naiad.model_config.validate import validate_config, validate_for_load
-from naiad.repository.layout import ModelFolder, read_config, read_labels, scan_repositories
+from naiad.repository.layout import (
+    ModelFolder,
+    list_artifacts,
+    read_config,
+    read_labels,
+    scan_repositories,
+)
 from naiad.repository.paths import check_model_name, resolve_inside
 from naiad.repository.version_policy import select_versions
 from naiad.scheduling.default import DefaultScheduler
 from naiad.scheduling.dynamic import DynamicBatcher
 from naiad.scheduling.scheduler import Scheduler
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +145,11 @@ class Loader:
     def complete(self, plan: ModelPlan) -> None:
         """Let the backend fill what the config leaves open, and check the whole."""
         config = plan.config
-        if config.HasField("ensemble_scheduling"):
-            raise UnsupportedError(
-                "this release does not run ensembles yet; call the models one after the other"
-            )
-        if config.HasField("sequence_batching"):
-            raise UnsupportedError(
-                "this release does not run the sequence batcher yet; remove sequence_batching "
-                "and keep the state in the client, or serve the model elsewhere"
+        require_supported(config)
+        ignored = ignored_settings(config)
+        if ignored:
+            _log.warning(
+                "model '%s': this release does not act on %s yet", config.name, ", ".join(ignored)
             )
         if not self._options.is_completion_disabled:
             backend = self._backends.get(config.backend)
@@ -153,9 +159,9 @@ class Loader:
 
     def load(self, plan: ModelPlan, version: int) -> LoadedVersion:
         """Load one version and make its instances; all of them or none."""
-        source = self._source(plan, version)
         config = plan.config
-        loaded = self._backends.get(config.backend).load(source)
+        backend = self._backends.get(config.backend)
+        loaded = backend.load(self._source(plan, version))
         instances: list[Instance] = []
         try:
             # One by one, so that those made before a failure are closed.
@@ -193,12 +199,7 @@ class Loader:
             config = read_config(folder, self._options.config_name)
         else:
             config = parse_config_json(override.config_json)
-        artifacts = (
-            sorted(entry.name for entry in (folder.path / str(folder.versions[0])).iterdir())
-            if folder.versions
-            else []
-        )
-        normalize_config(config, directory_name=folder.name, artifact_names=artifacts)
+        normalize_config(config, directory_name=folder.name, artifact_names=list_artifacts(folder))
         validate_config(config)
         return config
 
@@ -220,7 +221,7 @@ class Loader:
             name=config.name,
             version=version,
             config=config,
-            version_directory=plan.folder.path / str(version),
+            version_directory=plan.folder.version_path(version),
             settings=self._options.backend_settings.get(config.backend, {}),
             thread_count=max(1, self._options.core_count // max(1, _instance_count(config))),
         )

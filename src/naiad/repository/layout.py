@@ -137,25 +137,6 @@ def list_artifacts(folder: ModelFolder) -> list[str]:
         raise InternalError(f"failed to read directory {path}: {error.strerror}") from error
 
 
-def find_artifact(folder: ModelFolder, version: int, config: ModelConfig) -> Path:
-    """The model file, or folder, of one version.
-
-    Args:
-        folder: of the model.
-        version: one of its versions.
-        config: normalized, so that it names the file.
-
-    Raises:
-        InvalidArgumentError: the name leads out of the model folder.
-        InternalError: there is no such file.
-    """
-    named = folder.version_path(version) / config.default_model_filename
-    path = resolve_inside(folder.path, f"{version}/{config.default_model_filename}")
-    if not path.exists():
-        raise InternalError(f"failed to stat file {named}")
-    return path
-
-
 def read_labels(folder: ModelFolder, config: ModelConfig) -> dict[str, list[str]]:
     """Class labels by output name, for the outputs that have a label file.
 

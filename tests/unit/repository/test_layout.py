@@ -9,7 +9,6 @@ from naiad.model_config.text_format import ConfigSyntaxError, parse_config
 from naiad.repository import layout
 from naiad.repository.layout import (
     ModelFolder,
-    find_artifact,
     list_artifacts,
     read_config,
     read_labels,
@@ -143,24 +142,6 @@ def test_the_first_version_tells_what_kind_of_model_it_is(builder: RepositoryBui
 
     assert list_artifacts(_folder(builder)) == ["model.pt", "naiad.json"]
     assert list_artifacts(_folder(builder, "bare")) == []
-
-
-def test_the_model_file_is_found_in_its_version(builder: RepositoryBuilder) -> None:
-    builder.add_model("m", "", {"{version}/net.onnx": "", "weights/shared.onnx": ""})
-    folder = _folder(builder)
-    (folder.path / "1" / "model.onnx").symlink_to("net.onnx")
-
-    def find(name: str) -> Path:
-        return find_artifact(folder, 1, ModelConfig(default_model_filename=name))
-
-    assert find("net.onnx") == folder.path.resolve() / "1" / "net.onnx"
-    assert find("model.onnx") == folder.path.resolve() / "1" / "net.onnx"
-    assert find("../weights/shared.onnx") == folder.path.resolve() / "weights" / "shared.onnx"
-    with pytest.raises(InternalError) as caught:
-        find("other.onnx")
-    assert caught.value.message == f"failed to stat file {folder.path / '1' / 'other.onnx'}"
-    with pytest.raises(InvalidArgumentError, match="is outside of"):
-        find("../../other/1/model.onnx")
 
 
 def test_labels_are_lines_of_the_named_files(builder: RepositoryBuilder) -> None:

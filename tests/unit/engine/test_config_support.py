@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+from tests.support.repository_builder import RepositoryBuilder
+
+from naiad.backends.registry import BackendRegistry
+from naiad.engine.config_support import ignored_settings, require_supported
+from naiad.engine.loader import Loader, LoaderOptions, Override
+from naiad.errors import UnsupportedError
+from naiad.model_config.text_format import parse_config
+
+TENSORS = """
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("ensemble_scheduling { }", "one after the other"),
+        ("sequence_batching { }", "keep the state in the client"),
+        ("batch_input { }", "take its tensors from the requests"),
+        ("batch_output { }", "take its tensors from the requests"),
+    ],
+)
+def test_what_would_be_answered_wrongly_is_refused_with_advice(text: str, advice: str) -> None:
+    with pytest.raises(UnsupportedError, match=advice):
+        require_supported(parse_config(text, "text"))
+
+
+def test_what_changes_nothing_is_listed() -> None:
+    config = parse_config(
+        "dynamic_batching { priority_levels: 2 default_queue_policy { max_queue_size: 4 } "
+        "priority_queue_policy { key: 1 value { } } preserve_ordering: true } "
+        "response_cache { enable: true } model_warmup { name: 'w' } "
+        "instance_group { rate_limiter { priority: 1 } }",
+        "text",
+    )
+    assert ignored_settings(config) == [
+        "dynamic_batching.priority_levels",
+        "dynamic_batching.default_queue_policy",
+        "dynamic_batching.priority_queue_policy",
+        "dynamic_batching.preserve_ordering",
+        "response_cache",
+        "model_warmup",
+        "instance_group.rate_limiter",
+    ]
+    plain = "dynamic_batching { max_queue_delay_microseconds: 5 } instance_group { count: 2 }"
+    assert ignored_settings(parse_config(plain, "text")) == []
+
+
+def test_a_load_says_what_it_does_not_act_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    builder = RepositoryBuilder(tmp_path)
+    builder.add_model("m", f'backend: "identity" model_warmup {{ name: "w" }}{TENSORS}')
+    loader = Loader(LoaderOptions((tmp_path,)), BackendRegistry())
+    loader.complete(loader.plan("m", Override()))
+    assert caplog.messages == ["model 'm': this release does not act on model_warmup yet"]
