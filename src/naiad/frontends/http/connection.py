@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from naiad.frontends.http.chunked import LAST_CHUNK, ChunkedBody, format_chunk
-from naiad.frontends.http.head import Head, check_header_length
+from naiad.frontends.http.head import Head
 from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.limits import check_header_length, max_body_bytes
 from naiad.frontends.rest.response import CONTINUE, HttpError, Response, error_response
 from naiad.protocol.generate import EMPTY_COMMENT
 from naiad.protocol.json_text import Buffer
@@ -251,11 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(CONTINUE)
         if head.is_chunked:
             options = self._context.options
-            is_small = head.header_length is None and not head.is_large
-            self._chunks = chunks = ChunkedBody(
-                options.max_input_bytes if is_small else options.max_body_bytes,
-                options.max_chunks,
-            )
+            self._chunks = chunks = ChunkedBody(max_body_bytes(head, options), options.max_chunks)
             return start + self._feed_chunks(chunks, bytes(view[start:end]))
         length = head.content_length
         try:

@@ -11,9 +11,9 @@ import httptools
 
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.rest.head import RequestHead
-from naiad.frontends.rest.response import TEXT, HttpError, Response, error_response
+from naiad.frontends.rest.limits import check_body
+from naiad.frontends.rest.response import TEXT, HttpError, Response
 from naiad.protocol.forwarded_headers import select_headers
-from naiad.protocol.json_text import LIMIT_ADVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,6 @@ _MAX_CACHED_HEADS: Final = 1024
 _MAX_CACHED_BYTES: Final = 2048
 # Above it, reading a body that is refused anyway costs more than a new connection.
 _MAX_DENIED_BODY_BYTES: Final = 64 << 10
-_HEADER_LENGTH: Final = re.compile(rb"[+-]?[0-9]{1,18}")
 _METHOD: Final = re.compile(rb"[A-Z]{1,20} ")
 _ABSOLUTE_TARGET: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
@@ -35,39 +34,33 @@ class Head(RequestHead):
 
     Attributes:
         content_length: of the body; 0 where none was announced.
-        header_length: bytes of JSON before the binary tail; None where no length was given.
         is_chunked: the body comes in chunks and its length is unknown.
         is_plain: nothing but a body of known length, so that the fast path may take it.
         is_head: the method is HEAD, whose answer has no body.
         keep_alive: the client may send another request.
         can_continue: interim answers may be sent (HTTP/1.1).
         expects_continue: the client waits for one before it sends the body.
-        refusal: the answer where the head alone shows that the request can not be taken.
     """
 
     __slots__ = (
         "can_continue",
         "content_length",
         "expects_continue",
-        "header_length",
         "is_chunked",
         "is_head",
         "is_plain",
         "keep_alive",
-        "refusal",
     )
 
     def __init__(self) -> None:
         super().__init__()
         self.content_length = 0
-        self.header_length: int | None = None
         self.is_chunked = False
         self.is_plain = True
         self.is_head = False
         self.keep_alive = True
         self.can_continue = True
         self.expects_continue = False
-        self.refusal: Response | None = None
 
 
 class HeadParser:
@@ -146,18 +139,10 @@ class HeadParser:
             head.content_length = 0
             head.keep_alive = False
         head.expects_continue = b"expect" in headers and head.can_continue
-        limit = self._options.max_body_bytes
         if head.denial is not None:
             self._read_denial(head, head.denial)
-        elif head.content_length > limit:
-            what = "body" if head.has_tail else "JSON size"
-            head.refusal = error_response(
-                413,
-                f"request {what} of {head.content_length} bytes exceeds the maximum allowed input "
-                f"size of {limit} bytes",
-            )
         else:
-            self._read_header_length(head)
+            check_body(head, self._options, None if head.is_chunked else head.content_length)
         head.is_plain = not (head.is_chunked or head.expects_continue or head.refusal)
 
     @staticmethod
@@ -166,46 +151,6 @@ class HeadParser:
         is_small = head.content_length <= _MAX_DENIED_BODY_BYTES
         if head.is_chunked or head.expects_continue or not is_small:
             head.refusal = denial
-
-    def _read_header_length(self, head: Head) -> None:
-        # tritonclient sends the header along with whatever it asks after an inference.
-        text = head.headers.get(b"inference-header-content-length") if head.has_tail else None
-        limit = self._options.max_input_bytes
-        if text is None:
-            if head.content_length > limit and not head.is_large:
-                head.refusal = _too_large("request JSON size of {} bytes", head, limit)
-            return
-        if _HEADER_LENGTH.fullmatch(text) is None:
-            head.refusal = error_response(
-                400,
-                f"Unable to parse Inference-Header-Content-Length, got: {text.decode('latin-1')}",
-                TEXT,
-            )
-            return
-        head.header_length = int(text)
-        if not head.is_chunked:
-            head.refusal = check_header_length(head, head.content_length)
-        if head.header_length == 0 and head.content_length > limit:
-            head.refusal = _too_large("Raw input has a byte_size ({} bytes) that", head, limit)
-
-
-def check_header_length(head: Head, body_bytes: int) -> Response | None:
-    """The refusal of a JSON header that can not lie in a body of ``body_bytes``, or None."""
-    if head.header_length is None or 0 <= head.header_length <= body_bytes:
-        return None
-    return error_response(
-        400,
-        f"inference header size should be in range (0, {body_bytes}), got: {head.header_length}",
-        TEXT,
-    )
-
-
-def _too_large(what: str, head: Head, limit: int) -> Response:
-    return error_response(
-        400,
-        f"{what.format(head.content_length)} exceeds the maximum allowed input size of {limit} "
-        f"bytes. {LIMIT_ADVICE}",
-    )
 
 
 class _Collected:

@@ -19,6 +19,8 @@ class RequestHead:
         headers: by name in lower case; repeated ones joined by a comma.
         is_large: the body may be as large as any, although it has no binary tail.
         has_tail: a binary tail may follow the JSON of the body.
+        header_length: bytes of JSON before the binary tail; None where no length was given.
+        refusal: the answer where the head alone shows that the request can not be taken.
         denial: what ``handler`` answers where a restricted API was asked without its header; a
             carrier need not read the body then.
         forwarded: headers that become parameters of an inference request, by their own spelling.
@@ -29,9 +31,11 @@ class RequestHead:
         "forwarded",
         "handler",
         "has_tail",
+        "header_length",
         "headers",
         "is_large",
         "model_name",
+        "refusal",
         "version",
     )
 
@@ -43,5 +47,7 @@ class RequestHead:
         self.headers: Mapping[bytes, bytes] = {}
         self.is_large = False
         self.has_tail = False
+        self.header_length: int | None = None
+        self.refusal: Response | None = None
         self.denial: Response | None = None
         self.forwarded: Mapping[str, str] = {}
