@@ -26,6 +26,9 @@ _WRITE_BUFFER_BYTES: Final = 1 << 20
 _MAX_UNSENT_BYTES: Final = 64 << 20
 # Frames that cost the client nothing, in one second: settings, pings, empty data.
 _MAX_IDLE_FRAMES: Final = 1000
+# Streams that a client may reset at once, and per second. Cancelling is part of gRPC's daily life.
+_RESET_BURST: Final = 1000
+_RESETS_PER_S: Final = 200
 # Without calls, gRPC allows a client one ping in two hours.
 _IDLE_PING_INTERVAL_NS: Final = 7_200_000_000_000
 _DRAIN_PING: Final = b"draining"
@@ -59,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         "_made_ns",
         "_paused_since_ns",
         "_pinged_ns",
+        "_resets",
         "_senders",
         "_strikes",
         "_transport",
@@ -89,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._made_ns = self._heard_ns = context.now_ns()
         self._draining_since_ns = 0
         self._idle_frames = 0
+        self._resets = 0
         self._last_ping_ns = 0
         self._strikes = 0
         self._pinged_ns = 0
@@ -149,6 +154,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_headers(self, stream_id: int, headers: Headers, *, is_ended: bool) -> None:
         """A call begins."""
+        if self._transport.is_closing():
+            return
         fields = dict(headers)
         context = self.context
         if fields.get(b":method") != b"POST":
@@ -217,6 +224,10 @@ class Connection(asyncio.BufferedProtocol):
         call = self._calls.get(stream_id)
         if call is not None:
             call.lose()
+        if error_code != ErrorCode.NO_ERROR:
+            self._resets += 1
+            if self._resets > _RESET_BURST:
+                self._terminate(ErrorCode.ENHANCE_YOUR_CALM, b"too many streams are reset")
 
     def on_ping(self) -> None:
         """Count the pings of a client that is too curious, and end it."""
@@ -246,8 +257,8 @@ class Connection(asyncio.BufferedProtocol):
         self._count_idle_frame()
 
     def on_session_closed(self) -> None:
-        """Both sides are done."""
-        self.context.loop.call_soon(self._close)
+        """Both sides are done, or HTTP/2 has had enough of the client."""
+        self.context.loop.call_soon(self._hang_up)
 
     def _count_idle_frame(self) -> None:
         self._idle_frames += 1
@@ -350,7 +361,11 @@ class Connection(asyncio.BufferedProtocol):
                 self.context.loop.call_soon(self._close)
 
     def _close(self) -> None:
-        if not self._transport.is_closing() and not self._calls:
+        if not self._calls:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if not self._transport.is_closing():
             self.flush()
             self._transport.close()
 
@@ -377,6 +392,7 @@ class Connection(asyncio.BufferedProtocol):
     def check_time(self, now_ns: int) -> None:
         """Look after a client that is too slow, too old, or gone."""
         self._idle_frames = 0
+        self._resets = max(self._resets - _RESETS_PER_S, 0)
         for call in tuple(self._calls.values()):
             call.check_time(now_ns)
         if self._is_write_paused:
