@@ -5,6 +5,7 @@ then the bytes; elements follow each other in row-major order.
 """
 
 import struct
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final
 
@@ -25,48 +26,77 @@ _STEP_BYTES: Final = 1 << 20
 
 
 class MalformedElementsError(InvalidArgumentError):
-    """The lengths inside a BYTES tensor do not fit its bytes."""
+    """An element of a BYTES tensor is longer than what is left of its bytes."""
 
 
-def decode_elements(data: Buffer, input_name: str) -> list[bytes]:
+class CutOffLengthError(InvalidArgumentError):
+    """A BYTES tensor ends inside of a length."""
+
+    def __init__(self, input_name: str, size: int) -> None:
+        super().__init__(
+            f"incomplete string length indicator for inference input '{input_name}', expecting 4 "
+            f"bytes but only {size} bytes available"
+        )
+        self._input_name = input_name
+        self._size = size
+
+    def of_request(self, model_name: str, request_id: str) -> InvalidArgumentError:
+        """The error in the words of Triton's core, which knows whose input it is."""
+        return InvalidArgumentError(
+            f"[request id: {request_id or '<id_unknown>'}] incomplete string length indicator for "
+            f"inference input '{self._input_name}' for model '{model_name}', expecting 4 bytes but "
+            f"only {self._size} bytes available. Please make sure the string length indicator is "
+            "in one buffer."
+        )
+
+
+def decode_elements(data: Buffer, input_name: str, max_count: int = sys.maxsize) -> list[bytes]:
     """Split the bytes of a BYTES tensor into its elements.
 
+    Args:
+        data: all of them.
+        input_name: for errors.
+        max_count: one element more than this is decoded at most: zero bytes are empty elements,
+            and a list of them takes more memory than they do.
+
     Raises:
-        MalformedElementsError: a length indicator or an element is cut off.
+        CutOffLengthError: a length is cut off.
+        MalformedElementsError: an element is cut off.
     """
     elements: list[bytes] = []
     view = memoryview(data)
     position = 0
-    while position < len(view):
-        position = _decode_some(view, position, elements, input_name)
+    while position < len(view) and len(elements) <= max_count:
+        position = _decode_some(view, position, elements, input_name, max_count)
     return elements
 
 
-def decode_elements_in_steps(data: Buffer, input_name: str) -> Generator[None, None, list[bytes]]:
+def decode_elements_in_steps(
+    data: Buffer, input_name: str, max_count: int
+) -> Generator[None, None, list[bytes]]:
     """The same as ``decode_elements``, pausing before the event loop would be held too long."""
     elements: list[bytes] = []
     view = memoryview(data)
     position = 0
-    while position < len(view):
-        position = _decode_some(view, position, elements, input_name)
+    while position < len(view) and len(elements) <= max_count:
+        position = _decode_some(view, position, elements, input_name, max_count)
         yield
     return elements
 
 
-def _decode_some(view: memoryview, position: int, elements: list[bytes], input_name: str) -> int:
+def _decode_some(
+    view: memoryview, position: int, elements: list[bytes], input_name: str, max_count: int
+) -> int:
     """Decode what one step may; returns where to go on."""
     append = elements.append
     total = len(view)
     end = position + _STEP_BYTES
-    last = len(elements) + _STEP_ELEMENTS
+    last = min(len(elements) + _STEP_ELEMENTS, max_count + 1)
     unpack = _LENGTH.unpack_from
     while position < total:
         start = position + 4
         if start > total:
-            raise MalformedElementsError(
-                f"incomplete string length indicator for inference input '{input_name}', "
-                f"expecting 4 bytes but only {total - position} bytes available"
-            )
+            raise CutOffLengthError(input_name, total - position)
         (length,) = unpack(view, position)
         position = start + length
         if position > total:

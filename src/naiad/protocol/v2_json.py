@@ -18,6 +18,7 @@ from naiad.inference.request import InferRequest, ParameterValue, ResponseCallba
 from naiad.inference.tensor import SharedTensor, Tensor
 from naiad.model_config.signature import ModelSignature
 from naiad.protocol.binary_data import (
+    CutOffLengthError,
     arrange_elements,
     arrange_elements_in_steps,
     decode_elements,
@@ -358,7 +359,10 @@ class _Decoder:
                 tensor = Tensor(name, datatype, shape, _UNFINISHED)
                 self.unfinished.append(self._finish_elements(tensor, view, count))
                 return tensor
-            elements = decode_elements(view, name)
+            try:
+                elements = decode_elements(view, name, count)
+            except CutOffLengthError as error:
+                raise error.of_request(self._model_name, self._request_id) from None
             check_element_count(self._model_name, self._request_id, name, count, len(elements))
             return Tensor(name, datatype, shape, arrange_elements(elements, shape))
         if count * datatype.byte_size != size:
@@ -369,7 +373,10 @@ class _Decoder:
         return Tensor(name, datatype, shape, view_tensor(datatype, shape, data, start))
 
     def _finish_elements(self, tensor: Tensor, view: memoryview, count: int) -> Steps:
-        elements = yield from decode_elements_in_steps(view, tensor.name)
+        try:
+            elements = yield from decode_elements_in_steps(view, tensor.name, count)
+        except CutOffLengthError as error:
+            raise error.of_request(self._model_name, self._request_id) from None
         check_element_count(self._model_name, self._request_id, tensor.name, count, len(elements))
         tensor.data = yield from arrange_elements_in_steps(elements, tensor.shape)
 

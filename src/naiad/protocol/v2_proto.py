@@ -13,9 +13,14 @@ from typing import Final
 from naiad.errors import InvalidArgumentError, NotFoundError
 from naiad.inference.datatypes import BYTES, Datatype
 from naiad.inference.request import InferRequest, ParameterValue, ResponseCallback
-from naiad.inference.tensor import Tensor
+from naiad.inference.tensor import SharedTensor, Tensor
 from naiad.model_config.signature import ModelSignature
-from naiad.protocol.binary_data import arrange_elements, decode_elements, view_tensor
+from naiad.protocol.binary_data import (
+    CutOffLengthError,
+    arrange_elements,
+    decode_elements,
+    view_tensor,
+)
 from naiad.protocol.infer_message import (
     MAX_ELEMENTS,
     MAX_RANK,
@@ -223,7 +228,10 @@ class _InputSource:
                 "unexpected 'content' provided when using shared memory for input tensor "
                 f"'{self._entry.name}' for model '{self._model_name}'"
             )
-        return self.from_raw(region.toreadonly(), 0, len(region))
+        tensor = self.from_raw(region.toreadonly(), 0, len(region))
+        if tensor.datatype is BYTES:  # copied out of the region
+            return tensor
+        return SharedTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
     def from_contents(self, *, has_raw: bool) -> Tensor:
         entry = self._entry
@@ -248,7 +256,10 @@ class _InputSource:
         count = self._element_count()
         shape = self._entry.shape
         if datatype is BYTES:
-            elements = decode_elements(memoryview(buffer)[offset : offset + size], name)
+            try:
+                elements = decode_elements(memoryview(buffer)[offset : offset + size], name, count)
+            except CutOffLengthError as error:
+                raise error.of_request(self._model_name, self._request_id) from None
             self._check_element_count(count, len(elements))
             return Tensor(name, datatype, shape, arrange_elements(elements, shape))
         if count * datatype.byte_size != size:

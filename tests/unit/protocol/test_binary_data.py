@@ -1,10 +1,14 @@
+from collections.abc import Generator
+
 import numpy as np
 import pytest
 
 from naiad.inference.datatypes import BOOL, BYTES, FP16, FP32, FP64
 from naiad.protocol.binary_data import (
+    CutOffLengthError,
     MalformedElementsError,
     decode_elements,
+    decode_elements_in_steps,
     encode_elements,
     encode_tensor,
     view_tensor,
@@ -23,11 +27,16 @@ def test_an_empty_element_is_four_zero_bytes() -> None:
 
 
 def test_cut_lengths_and_elements_are_refused_in_triton_s_words() -> None:
-    with pytest.raises(MalformedElementsError) as caught:
+    with pytest.raises(CutOffLengthError) as cut_off:
         decode_elements(b"\1\0\0\0a\2\0", "IN")
-    assert caught.value.message == (
+    assert cut_off.value.message == (
         "incomplete string length indicator for inference input 'IN', expecting 4 bytes but only 2 "
         "bytes available"
+    )
+    assert cut_off.value.of_request("m", "").message == (
+        "[request id: <id_unknown>] incomplete string length indicator for inference input 'IN' "
+        "for model 'm', expecting 4 bytes but only 2 bytes available. Please make sure the string "
+        "length indicator is in one buffer."
     )
     with pytest.raises(MalformedElementsError) as caught:
         decode_elements(b"d\0\0\0ab", "IN")
@@ -35,6 +44,22 @@ def test_cut_lengths_and_elements_are_refused_in_triton_s_words() -> None:
         "incomplete string data for inference input 'IN', expecting string of length 100 but only "
         "2 bytes available"
     )
+
+
+def finish(steps: Generator[None, None, list[bytes]]) -> list[bytes]:
+    """What steps return when all of them are done."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+
+def test_no_more_elements_are_made_than_needed_to_see_that_there_are_too_many() -> None:
+    zeros = bytes(1_000_000)
+    assert decode_elements(zeros, "IN", 3) == [b""] * 4
+    assert finish(decode_elements_in_steps(zeros, "IN", 3)) == [b""] * 4
+    assert finish(decode_elements_in_steps(zeros, "IN", 250_000)) == [b""] * 250_000
 
 
 def test_a_tensor_is_a_read_only_view_of_its_bytes() -> None:
