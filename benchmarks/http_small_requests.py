@@ -29,10 +29,10 @@ from load_generator import (
 from make_models import MLP_WIDTHS, write_repository
 from rich.console import Console
 from rich.table import Table
-from server_under_test import naiad_command, running
 
 from naiad.inference.datatypes import FP32
 from naiad.inference.tensor import Tensor
+from naiad.verify.server_process import ServerProcess
 
 DIRECT_BATCH_SIZES = (1, 32)
 
@@ -92,8 +92,8 @@ def main() -> int:
             measure_direct(repository / "mlp" / "1" / "model.onnx", batch_size, 2.0)
             for batch_size in DIRECT_BATCH_SIZES
         ]
-        with running(naiad_command(repository, options.server_option)) as server:
-            request = infer_request(server.url, "mlp", [row])
+        with ServerProcess(repository, options=options.server_option) as server:
+            request = infer_request(f"http://{server.address}", "mlp", [row])
             served = [
                 measure(
                     request,

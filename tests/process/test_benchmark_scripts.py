@@ -47,7 +47,7 @@ SERVER = textwrap.dedent(
     async def main():
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        print(f"Started HTTPService at 127.0.0.1:{port}", flush=True)
+        print(port, flush=True)
         await server.serve_forever()
 
     asyncio.run(main())
@@ -68,8 +68,15 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, int]]:
-    with load("server_under_test").running([sys.executable, "-c", SERVER]) as started:
-        yield started.url, started.pid
+    """URL and process id of a server that answers the one request."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}", process.pid
+        finally:
+            process.kill()
 
 
 def require_generator(name: str) -> None:
@@ -173,24 +180,6 @@ def test_a_process_that_is_gone_is_an_error(process_cpu: ModuleType) -> None:
         pass
     with pytest.raises(ProcessLookupError):
         process_cpu.tree_cpu_s(child.pid)
-
-
-def test_a_server_that_does_not_start_shows_its_log() -> None:
-    command = [sys.executable, "-c", "raise SystemExit('no such repository')"]
-
-    with (
-        pytest.raises(RuntimeError, match="no such repository"),
-        load("server_under_test").running(command),
-    ):
-        pass
-
-
-def test_the_server_is_gone_afterwards(server: tuple[str, int]) -> None:
-    with load("server_under_test").running([sys.executable, "-c", SERVER]) as another:
-        assert another.url != server[0]
-
-    with pytest.raises(ProcessLookupError):
-        os.kill(another.pid, 0)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """``naiad verify`` as a user runs it, on real exports, some of them damaged on purpose."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -268,6 +269,14 @@ def test_a_server_that_does_not_start_is_quoted(tmp_path: Path) -> None:
         ServerProcess(tmp_path / "nowhere")
     assert "naiad serve" in raised.value.message
     assert "nowhere" in raised.value.message.partition("The end of its log:")[2]
+
+
+def test_a_server_is_gone_after_its_block(folder: Path) -> None:
+    with ServerProcess(folder / "models") as server, ServerProcess(folder / "models") as another:
+        assert another.address != server.address
+    for process in (server, another):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid, 0)
 
 
 def swap_inputs(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A server of our own for one verification: the real command, on ports that are free."""
+"""A server of our own for as long as it is needed: the real command, on ports that are free."""
 
 import re
 import signal
@@ -24,6 +24,8 @@ class ServerProcess:
 
     Attributes:
         address: ``HOST:PORT`` of its HTTP service, to connect to.
+        command: that started it.
+        pid: of the process; its children, where it has some, are below it.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ServerProcess:
         self._reader.start()
         self._wait_until_started(start_timeout_s)
         self.address = self._address
+        self.pid = self._process.pid
 
     def __enter__(self) -> Self:
         return self
