@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from naiad.backends.base import ModelSource
 from naiad.backends.pytorch.backend import PyTorchBackend
+from naiad.backends.pytorch.program import load_program
 from naiad.errors import InternalError, InvalidArgumentError, UnsupportedError
 from naiad.inference import datatypes
 from naiad.inference.tensor import Tensor
@@ -284,6 +286,15 @@ def test_an_exported_program_says_its_own_config(tmp_path: Path) -> None:
     name = source.config.output[0].name
     (output,) = run(source, name, left=np.full((4, 3), 5, np.float32), right=np.ones((4, 3), "f4"))
     np.testing.assert_array_equal(output.data, np.full((4, 3), 4))
+
+
+@pytest.mark.slow
+def test_exported_programs_load_side_by_side(tmp_path: Path) -> None:
+    program = torch.export.export(torch.nn.Linear(4, 4), (torch.ones(3, 4),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    with ThreadPoolExecutor(4) as threads:
+        programs = list(threads.map(load_program, ["m"] * 8, [tmp_path / "model.pt2"] * 8))
+    assert [len(loaded.arguments) for loaded in programs] == [1] * 8
 
 
 def test_an_exported_program_is_called_as_it_was_exported(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The two kinds of file, behind one shape: something to call, and what is known of its tensors."""
 
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from naiad.errors import InternalError, UnsupportedError
 from naiad.model_config.complete import ArtifactSignature, ArtifactTensor
 
 EXPORTED_SUFFIX: Final = ".pt2"
+
+# torch.export.load keeps its deserializer in a global of torch and asserts that there is one at a
+# time, while a server loads its models side by side. So this belongs to the process, as torch does.
+_ONE_EXPORTED_LOAD: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,9 @@ def _load_torchscript(path: Path) -> Program:
 
 
 def _load_exported(model_name: str, path: Path) -> Program:
-    exported = torch.export.load(path)
-    module = exported.module()
+    with _ONE_EXPORTED_LOAD:
+        exported = torch.export.load(path)
+        module = exported.module()
     values = {node.name: node.meta.get("val") for node in exported.graph.nodes}
     # Besides names of tensors, this holds the numbers and texts of the export, which are fixed.
     leaves = exported.graph_signature.user_inputs
