@@ -1,6 +1,7 @@
 """``naiad export``: from a callable that makes a module to a model version in a repository."""
 
 import logging
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from naiad.cli.current_folder import add_current_folder
 from naiad.errors import InvalidArgumentError, NaiadError, NotFoundError
 
 if TYPE_CHECKING:
@@ -46,6 +48,30 @@ def parse_dynamic(values: tuple[str, ...]) -> dict[str, dict[int, str]]:
     return dynamic
 
 
+def parse_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    """``input_ids:0,29999`` as the lowest and highest value of inputs.
+
+    Raises:
+        InvalidArgumentError: a value is not of that form, or an input appears twice.
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    for value in values:
+        name, _, limits = value.rpartition(":")
+        try:
+            lowest, highest = (float(limit) for limit in limits.split(","))
+        except ValueError:
+            lowest, highest = math.nan, math.nan
+        if not (name and math.isfinite(highest - lowest)):
+            raise InvalidArgumentError(
+                f"'{value}' is not of the form INPUT:LOWEST,HIGHEST; for example "
+                "input_ids:0,29999 or image:-1,1"
+            )
+        if name in ranges:
+            raise InvalidArgumentError(f"--range names the input '{name}' twice")
+        ranges[name] = (lowest, highest)
+    return ranges
+
+
 @click.command("export")
 @click.argument("source", metavar="MODULE:CALLABLE")
 @click.option("--name", required=True, help="Model name in the repository.")
@@ -76,6 +102,14 @@ def parse_dynamic(values: tuple[str, ...]) -> dict[str, dict[int, str]]:
     help="Names of an input's axes that vary, such as input_ids:batch,tokens. Repeat it for each.",
 )
 @click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="INPUT:LOWEST,HIGHEST",
+    help="Values that golden inputs may hold, such as input_ids:0,29999. By default the "
+    "example's own range. Repeat it for each.",
+)
+@click.option(
     "--max-batch-size",
     type=click.IntRange(min=0),
     help="Of the config. By default 8 where the model can be batched, else 0.",
@@ -89,6 +123,18 @@ def parse_dynamic(values: tuple[str, ...]) -> dict[str, dict[int, str]]:
     "--version", type=click.IntRange(min=1), help="Model version. By default the next one."
 )
 @click.option("--overwrite", is_flag=True, help="Replace the version if it exists.")
+@click.option(
+    "--instance-count",
+    type=click.IntRange(min=1),
+    help="Instances in the config. By default the server decides.",
+)
+@click.option(
+    "--torchscript",
+    type=click.Choice(["auto", "script", "trace"]),
+    default="auto",
+    show_default=True,
+    help="How TorchScript is made: scripted where the model allows it, always, or never.",
+)
 @click.option("--opset", type=click.IntRange(min=1), help="Of ONNX. By default torch's choice.")
 def export(**given: Any) -> None:
     """Export the model that MODULE:CALLABLE returns, and prove the file against it.
@@ -100,8 +146,7 @@ def export(**given: Any) -> None:
     use.
     """
     console = Console(stderr=True)
-    # Python puts the folder of the script on its path, which is not where the user is.
-    sys.path.insert(0, str(Path.cwd()))
+    add_current_folder()
     try:
         with console.status("loading torch") as status, _progress(status):
             result = _export(given)
@@ -115,7 +160,7 @@ def export(**given: Any) -> None:
 
 
 def _export(given: Mapping[str, Any]) -> "ExportResult":
-    dynamic = parse_dynamic(given["dynamic"])
+    dynamic, ranges = parse_dynamic(given["dynamic"]), parse_ranges(given["ranges"])
     from naiad.exporter.export import export as export_model
     from naiad.exporter.options import ExportOptions
     from naiad.source_model.reference import load_source
@@ -129,6 +174,9 @@ def _export(given: Mapping[str, Any]) -> "ExportResult":
         overwrite=given["overwrite"],
         labels=given["labels"] or (),
         opset=given["opset"],
+        ranges=ranges,
+        instance_count=given["instance_count"],
+        torchscript=given["torchscript"],
         source=given["source"],
     )
     return export_model(

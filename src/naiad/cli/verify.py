@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from naiad.cli.current_folder import add_current_folder
 from naiad.errors import NaiadError
 
 
@@ -65,9 +66,8 @@ def verify(  # noqa: PLR0913  # one parameter for each option
     from naiad.verify.report import ExitCode, print_report
     from naiad.verify.verification import VerifyOptions, verify_repository
 
-    # A source is mostly a file of the current folder, which 'python -m' finds and a script not.
-    if source is not None and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    if source is not None:
+        add_current_folder()
     options = VerifyOptions(
         repository, models, address=url, source=source, example=example, rounds=rounds
     )

@@ -67,6 +67,11 @@ class ExportOptions:
         _require(self.instance_count, "instance_count", lowest=1)
         for size in self.golden_batch_sizes:
             _require(size, "a golden batch size", lowest=1)
+        for name, (lowest, highest) in self.ranges.items():
+            if lowest > highest:
+                raise InvalidArgumentError(
+                    f"the range of input '{name}' ends at {highest}, below its start {lowest}"
+                )
         if self.torchscript not in {"auto", "script", "trace"}:
             raise InvalidArgumentError(
                 f"torchscript is '{self.torchscript}'; it must be auto, script or trace"

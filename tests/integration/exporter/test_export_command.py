@@ -3,11 +3,16 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from naiad.cli.export import export
+from naiad.exporter.export import FORMATS
+from naiad.exporter.options import ExportOptions
+from naiad.repository.golden import read_cases
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +77,33 @@ def test_a_module_of_the_current_folder_becomes_a_version(folder: Path) -> None:
         assert text in result.stdout
 
 
+def test_ranges_instances_and_the_way_to_torchscript_reach_the_export(folder: Path) -> None:
+    result = run(
+        "command_nets:both", "--name", "net", "--repository", "repository", "--format",
+        "torchscript", "--torchscript", "trace", "--instance-count", "3",
+        "--range", "input_ids:4,5",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "traced, as asked" in result.stdout
+    assert "count: 3" in (folder / "repository" / "net" / "config.pbtxt").read_text()
+    drawn = [
+        case.inputs["input_ids"]
+        for case in read_cases(folder / "repository" / "net" / "1")
+        if case.values in {"normal", "uniform"}
+    ]
+    assert {int(number) for ids in drawn for number in ids.reshape(-1)} == {4, 5}
+
+
+def test_the_choices_are_those_of_the_export() -> None:
+    choices = {
+        option.name: tuple(option.type.choices)
+        for option in export.params
+        if isinstance(option.type, click.Choice)
+    }
+    assert choices["format_name"] == tuple(FORMATS)
+    assert choices["torchscript"] == get_args(get_type_hints(ExportOptions)["torchscript"])
+
+
 def test_a_file_that_cannot_be_made_exits_with_1(folder: Path) -> None:
     result = run("command_nets:branch", "--name", "net", "--repository", "r")
     assert result.exit_code == 1
@@ -88,6 +120,10 @@ def test_a_file_that_cannot_be_made_exits_with_1(folder: Path) -> None:
         (["command_nets:both", "--dynamic", "mask"], "not of the form INPUT:AXIS,AXIS"),
         (["command_nets:both", "--dynamic", "mask:,"], "not of the form INPUT:AXIS,AXIS"),
         (["command_nets:both", "--dynamic", "mask:a", "--dynamic", "mask:b"], "twice"),
+        (["command_nets:both", "--range", "mask:1"], "not of the form INPUT:LOWEST,HIGHEST"),
+        (["command_nets:both", "--range", "mask:1,0"], "ends at 0.0, below its start 1.0"),
+        (["command_nets:both", "--range", "msk:0,1"], "has no input 'msk'"),
+        (["command_nets:both", "--torchscript", "both"], "both"),
         (["command_nets:both", "--format", "tensorrt"], "tensorrt"),
         (["command_nets:both", "--labels", "missing.txt"], "missing.txt"),
     ],

@@ -13,6 +13,7 @@ from naiad.exporter.options import ExportOptions
         ({"version": 0}, "version is 0; it must be 1 or more"),
         ({"instance_count": 0}, "instance_count is 0"),
         ({"golden_batch_sizes": (1, 0)}, "a golden batch size is 0"),
+        ({"ranges": {"x": (1.0, 0.0)}}, "the range of input 'x' ends at 0.0, below its start 1.0"),
         ({"torchscript": "both"}, "torchscript is 'both'; it must be auto, script or trace"),
     ],
 )
