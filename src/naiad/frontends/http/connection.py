@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
+from naiad.errors import UnavailableError
 from naiad.frontends.http.chunked import LAST_CHUNK, ChunkedBody, format_chunk
 from naiad.frontends.http.head import Head
 from naiad.frontends.rest.exchange import Exchange
@@ -311,6 +312,14 @@ class Connection(asyncio.BufferedProtocol):
         self._refuse(_over_budget(budget.limit_bytes))
         return False
 
+    def reserve(self, exchange: Exchange, size: int) -> None:
+        """Count more memory of ``exchange``; of one that is lost nothing is counted any more."""
+        if self._exchange is exchange:
+            budget = self._context.budget
+            if not budget.try_reserve(size):
+                raise UnavailableError(_budget_text(budget.limit_bytes))
+            self._reserved += size
+
     def _dispatch(self, head: Head, text: Buffer, tail: Buffer) -> None:
         since_ns = self._since_ns
         self._since_ns = 0
@@ -500,8 +509,11 @@ def _allocate_body(length: int, header_length: int) -> memoryview:
 
 
 def _over_budget(limit_bytes: int) -> Response:
-    return error_response(
-        503,
+    return error_response(503, _budget_text(limit_bytes))
+
+
+def _budget_text(limit_bytes: int) -> str:
+    return (
         f"the requests that the server holds have reached its limit of {limit_bytes} bytes; send "
-        "this one again later",
+        "this one again later"
     )

@@ -10,6 +10,7 @@ from naiad.frontends.http.context import ConnectionContext
 from naiad.frontends.http.head import HeadParser
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.rest.api import build_routes
+from naiad.frontends.rest.long_work import LongWork
 from naiad.frontends.rest.router import Router
 from naiad.frontends.serving import ServingEngine
 
@@ -25,6 +26,7 @@ class HttpServer:
         self._engine = engine
         self._options = options
         self._budget = budget
+        self._long_work = LongWork(options.max_input_bytes)
         self._server: asyncio.Server | None = None
         self._port = options.port
         self._context: ConnectionContext | None = None
@@ -39,7 +41,7 @@ class HttpServer:
         options = self._options
         engine = self._engine
         loop = asyncio.get_running_loop()
-        router = Router(build_routes(engine, options), options.restrictions)
+        router = Router(build_routes(engine, options, self._long_work), options.restrictions)
         context = ConnectionContext(
             loop, options, HeadParser(router, options), self._budget, engine.now_ns
         )
@@ -98,6 +100,7 @@ class HttpServer:
         if self._context is not None:
             for connection in tuple(self._context.connections):
                 connection.abort()
+        self._long_work.close()
 
     def _check_times(self, context: ConnectionContext) -> None:
         now_ns = context.now_ns()

@@ -6,6 +6,7 @@ from naiad.frontends.rest.generate import GenerateHandlers
 from naiad.frontends.rest.health import HealthHandlers
 from naiad.frontends.rest.infer import InferHandler
 from naiad.frontends.rest.log_settings import LogSettingsHandlers
+from naiad.frontends.rest.long_work import LongWork
 from naiad.frontends.rest.metadata import MetadataHandlers
 from naiad.frontends.rest.options import RestOptions
 from naiad.frontends.rest.repository import RepositoryHandlers
@@ -15,11 +16,19 @@ from naiad.frontends.rest.trace_setting import TraceSettingHandlers
 from naiad.frontends.serving import ServingEngine
 
 
-def build_routes(engine: ServingEngine[Any], options: RestOptions) -> list[Route]:
-    """Every route of the API over ``engine``, in the order in which they are tried."""
+def build_routes(
+    engine: ServingEngine[Any], options: RestOptions, long_work: LongWork
+) -> list[Route]:
+    """Every route of the API over ``engine``, in the order in which they are tried.
+
+    Args:
+        engine: answers.
+        options: what is accepted.
+        long_work: for large bodies; whoever carries the API closes it.
+    """
     return [
         # The infer route first: what is asked most is found with one comparison.
-        *InferHandler(engine, options).routes(),
+        *InferHandler(engine, options, long_work).routes(),
         *GenerateHandlers(engine, options).routes(),
         *HealthHandlers(engine).routes(),
         *MetadataHandlers(engine).routes(),

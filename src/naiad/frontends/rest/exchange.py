@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from naiad.frontends.rest.head import RequestHead
-from naiad.frontends.rest.response import Response
+from naiad.frontends.rest.response import Response, error_response
 from naiad.protocol.json_text import Buffer
 
 
@@ -20,6 +20,10 @@ class Carrier(Protocol):
         tail_bytes: int = 0,
     ) -> None:
         """Write the whole answer of ``exchange``; see `Exchange.send`."""
+        ...
+
+    def reserve(self, exchange: "Exchange", size: int) -> None:
+        """Count more memory of ``exchange``; see `Exchange.reserve`."""
         ...
 
     def stream(self, exchange: "Exchange", head: bytes, data: bytes, *, ends: bool) -> bool:
@@ -58,6 +62,14 @@ class Exchange:
         self.started_ns = received_ns
         self.on_lost: Callable[[], None] | None = None
 
+    def reserve(self, size: int) -> None:
+        """Count memory that the request takes beside its body, until it is answered.
+
+        Raises:
+            UnavailableError: the server's budget is used up.
+        """
+        self._carrier.reserve(self, size)
+
     def respond(self, response: Response) -> None:
         """Answer; without effect if the client has gone."""
         self._carrier.send(self, response.head, response.body)
@@ -88,6 +100,10 @@ class Exchange:
             it; what was sent until then, this piece too, will still reach it.
         """
         return self._carrier.stream(self, head, data, ends=ends)
+
+    def fail(self) -> None:
+        """Answer for a handler that has a fault; it is in the log."""
+        self.respond(error_response(500, "internal error; the server's log says more"))
 
 
 Handler = Callable[[Exchange], None]

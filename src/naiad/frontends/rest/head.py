@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from naiad.protocol.compression import IDENTITY
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -51,3 +53,13 @@ class RequestHead:
         self.refusal: Response | None = None
         self.denial: Response | None = None
         self.forwarded: Mapping[str, str] = {}
+
+    @property
+    def content_encoding(self) -> bytes:
+        """What was done to the body; ``identity`` where nothing was."""
+        return self.headers.get(b"content-encoding", IDENTITY).strip() or IDENTITY
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the body must be decompressed, or can not be read."""
+        return b"content-encoding" in self.headers and self.content_encoding != IDENTITY

@@ -148,9 +148,9 @@ class _Lane:
 
     def close(self) -> None:
         """End the process, whatever it does, and the thread."""
+        self.thread.shutdown(wait=False, cancel_futures=True)
         process = self._process
         if process is not None:
-            process.kill()
-        # In the thread, which may be about to use what is closed here.
-        self.thread.submit(self._stop)
-        self.thread.shutdown(wait=True, cancel_futures=False)
+            process.kill()  # so that the thread has its answer
+        self.thread.shutdown()
+        self._stop()

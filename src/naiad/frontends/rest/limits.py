@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING, Final
 
-from naiad.frontends.rest.response import TEXT, Response, error_response
+from naiad.frontends.rest.response import TEXT, Response, error_response, wrong_header_length
 from naiad.protocol.json_text import LIMIT_ADVICE
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def check_body(head: "RequestHead", options: "RestOptions", content_length: int 
             TEXT,
         )
         return
+    if head.is_compressed:
+        return  # a length of the content, which nobody knows yet
     head.header_length = int(text)
     if content_length is None:
         return
@@ -58,11 +60,7 @@ def check_header_length(head: "RequestHead", body_bytes: int) -> Response | None
     """The refusal of a JSON part that can not lie in a body of ``body_bytes``, or None."""
     if head.header_length is None or 0 <= head.header_length <= body_bytes:
         return None
-    return error_response(
-        400,
-        f"inference header size should be in range (0, {body_bytes}), got: {head.header_length}",
-        TEXT,
-    )
+    return wrong_header_length(head.header_length, body_bytes).response()
 
 
 def max_body_bytes(head: "RequestHead", options: "RestOptions") -> int:

@@ -77,3 +77,12 @@ def encode_error(message: str) -> bytes:
 def naiad_error_response(error: NaiadError, content_type: bytes = JSON) -> Response:
     """The answer for an error of the engine or the decoder."""
     return error_response(status_of(error).http, error.message, content_type)
+
+
+def wrong_header_length(header_length: int, body_bytes: int) -> HttpError:
+    """The error for a JSON header that can not lie in its body."""
+    return HttpError(
+        400,
+        f"inference header size should be in range (0, {body_bytes}), got: {header_length}",
+        TEXT,
+    )
