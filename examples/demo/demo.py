@@ -6,7 +6,7 @@ Run it with ``make demo``. It ends with status 0 only if every hop holds.
 import importlib.util
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +24,13 @@ import naiad
 from naiad.exporter.options import ExportOptions
 from naiad.verify.report import ModelReport, Report, print_report
 from naiad.verify.server_process import ServerProcess
-from naiad.verify.verification import VerifyOptions, verify_repository
+from naiad.verify.verification import OnStep, VerifyOptions, verify_repository
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent.parent / "demo-output"
 REPOSITORY = OUTPUT / "model_repository"
 PHOTO_ARRAY = OUTPUT / "photo.npy"
 CLASSIFIER = "efficientnet_lite0"
-
-OnStep = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -42,11 +40,6 @@ class DemoModel:
     name: str
     format: Literal["onnx", "torchscript"]
     options: ExportOptions
-
-    @property
-    def source(self) -> str:
-        """What ``--source`` of naiad takes, from this folder."""
-        return f"models:{self.name}"
 
 
 SENTIMENT_ANALYSIS = DemoModel(
@@ -105,10 +98,21 @@ def show_repository(console: Console, repository: Path) -> None:
             console.print(f"   {size:>12}  {path.relative_to(repository)}", highlight=False)
 
 
-def call(
+def infer(
     address: str, model: str, name: str, data: npt.NDArray[np.generic], *, binary: bool
 ) -> npt.NDArray[np.float32]:
-    """One request with NVIDIA's client; the model's first output."""
+    """One request with NVIDIA's client.
+
+    Args:
+        address: ``HOST:PORT`` of the server.
+        model: its name.
+        name: of the model's only input.
+        data: FP32 or INT64, with the batch axis.
+        binary: tensors as bytes, else as JSON.
+
+    Returns:
+        The model's first output, with the batch axis.
+    """
     datatype = {"float32": "FP32", "int64": "INT64"}[data.dtype.name]
     tensor = triton.InferInput(name, list(data.shape), datatype)
     tensor.set_data_from_numpy(data, binary_data=binary)
@@ -121,12 +125,12 @@ def call(
     return answer
 
 
-def call_both_ways(
+def infer_both_ways(
     console: Console, address: str, model: str, name: str, data: npt.NDArray[np.generic]
 ) -> npt.NDArray[np.float32]:
     """The same request by JSON and by binary tensors; says whether the answers are the same."""
-    by_json = call(address, model, name, data, binary=False)
-    by_binary = call(address, model, name, data, binary=True)
+    by_json = infer(address, model, name, data, binary=False)
+    by_binary = infer(address, model, name, data, binary=True)
     same = by_json.tobytes() == by_binary.tobytes()
     console.print(
         f"   {model}: input {list(data.shape)}, output {list(by_binary.shape)}; "
@@ -140,7 +144,7 @@ def call_both_ways(
 def verify_model(demo_model: DemoModel, repository: Path, address: str, on_step: OnStep) -> Report:
     """Every hop of one model, eager PyTorch included."""
     options = VerifyOptions(
-        repository, (demo_model.name,), address=address, source=demo_model.source
+        repository, (demo_model.name,), address=address, source=demo_model.options.source
     )
     return verify_repository(options, on_step)
 
@@ -187,7 +191,7 @@ def main() -> int:
     console = Console()
     missing = missing_packages()
     if missing:
-        console.print(f"The demo needs {', '.join(missing)}; 'make setup' installs them.")
+        console.print(f"The demo needs {', '.join(missing)}; 'make demo' installs them first.")
         return 2
     demo_models = (SENTIMENT_ANALYSIS, EFFICIENTNET_LITE0)
     shutil.rmtree(REPOSITORY, ignore_errors=True)
@@ -213,10 +217,10 @@ def main() -> int:
         )
         with step(console, "4. call it with NVIDIA's tritonclient"):
             _, (tokens,) = models.sentiment_analysis()
-            call_both_ways(console, server.address, "sentiment_analysis", "tokens", tokens.numpy())
+            infer_both_ways(console, server.address, "sentiment_analysis", "tokens", tokens.numpy())
             photo = models.read_photo(models.PHOTO)
             np.save(PHOTO_ARRAY, photo)
-            logits = call_both_ways(console, server.address, CLASSIFIER, "image", photo)
+            logits = infer_both_ways(console, server.address, CLASSIFIER, "image", photo)
         found: list[ModelReport] = []
         with step(console, "5. compare every hop") as on_step:
             for demo_model in demo_models:

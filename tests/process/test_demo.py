@@ -37,7 +37,7 @@ def test_the_small_model_goes_the_whole_way(demo: ModuleType, tmp_path: Path) ->
     assert list((version / "golden").glob("*.safetensors"))
     with ServerProcess(repository) as server:
         tokens = np.array([[1, 2, 3]], dtype=np.int64)
-        scores = demo.call_both_ways(
+        scores = demo.infer_both_ways(
             console, server.address, "sentiment_analysis", "tokens", tokens
         )
         report = demo.verify_model(

@@ -1,6 +1,5 @@
 """Between torch tensors and the protocol's datatypes and numpy arrays."""
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -8,28 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from naiad.backends.pytorch.tensors import DATATYPES
 from naiad.errors import UnsupportedError
-from naiad.inference import datatypes
 from naiad.inference.datatypes import Datatype
 
-_BY_TORCH: Final[Mapping[torch.dtype, Datatype]] = MappingProxyType(
-    {
-        torch.bool: datatypes.BOOL,
-        torch.uint8: datatypes.UINT8,
-        torch.uint16: datatypes.UINT16,
-        torch.uint32: datatypes.UINT32,
-        torch.uint64: datatypes.UINT64,
-        torch.int8: datatypes.INT8,
-        torch.int16: datatypes.INT16,
-        torch.int32: datatypes.INT32,
-        torch.int64: datatypes.INT64,
-        torch.float16: datatypes.FP16,
-        torch.float32: datatypes.FP32,
-        torch.float64: datatypes.FP64,
-        torch.bfloat16: datatypes.BF16,
-    }
-)
-_TO_TORCH: Final = MappingProxyType({d.name: dtype for dtype, d in _BY_TORCH.items()})
+_TO_TORCH: Final = MappingProxyType({d.name: dtype for dtype, d in DATATYPES.items()})
 
 
 def datatype_of(tensor: torch.Tensor, name: str) -> Datatype:
@@ -42,11 +24,11 @@ def datatype_of(tensor: torch.Tensor, name: str) -> Datatype:
     Raises:
         UnsupportedError: the protocol has no such datatype (complex and quantized tensors).
     """
-    datatype = _BY_TORCH.get(tensor.dtype)
+    datatype = DATATYPES.get(tensor.dtype)
     if datatype is None:
         raise UnsupportedError(
             f"{name} is a {tensor.dtype} tensor, which the v2 protocol cannot carry; "
-            f"it knows {', '.join(str(d) for d in _BY_TORCH)}"
+            f"it knows {', '.join(str(d) for d in DATATYPES)}"
         )
     return datatype
 

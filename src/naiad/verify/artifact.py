@@ -15,6 +15,7 @@ from naiad.errors import InvalidArgumentError, NaiadError, UnsupportedError
 from naiad.inference.comparison import Array, Outputs
 from naiad.repository.golden import GoldenCase
 from naiad.verify.hops import Hop, HopFailedError
+from naiad.verify.text import text_as_bytes
 
 ARTIFACT_HOP: Final = "exported file alone"
 
@@ -75,7 +76,7 @@ class OnnxFileHop:
         except Exception as error:  # onnxruntime's own errors derive from Exception
             raise HopFailedError(str(error)) from error
         return {
-            name: _text_as_bytes(value)
+            name: text_as_bytes(value)
             for name, value in zip(self._output_names, values, strict=True)
         }
 
@@ -172,11 +173,3 @@ def _leaves(answer: Any) -> Iterator[Any]:
             yield from _leaves(part)
     elif answer is not None:
         yield answer
-
-
-def _text_as_bytes(value: Array) -> Array:
-    if not value.dtype.hasobject:
-        return value
-    encode = np.frompyfunc(lambda e: e.encode() if isinstance(e, str) else e, 1, 1)
-    encoded: Array = encode(value)
-    return encoded

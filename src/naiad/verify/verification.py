@@ -27,6 +27,7 @@ Answers = dict[str, Outputs]
 """Name of a golden case -> what a hop answered to it."""
 
 OnStep = Callable[[str], None]
+"""Told in words what is being done, for a progress display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def verify_repository(options: VerifyOptions, on_step: OnStep = lambda _: None) 
 
     Args:
         options: what to verify.
-        on_step: told in words what is being done, for a progress display.
+        on_step: called before each step.
 
     Returns:
         The report; a model that could not be verified is in it with the reason.

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from naiad.inference.comparison import Array
+from naiad.verify.text import text_as_bytes
 
 _TIMEOUT_S: Final = 300.0
 
@@ -122,7 +123,7 @@ class TritonClientCaller:
         array = result.as_numpy(name)
         if array is None:
             raise CallFailedError(f"the answer has no output '{name}'")
-        return _text_as_bytes(array) if array.dtype.hasobject else array
+        return text_as_bytes(array)
 
     def close(self) -> None:
         """Close the connection."""
@@ -189,8 +190,7 @@ class PlainCaller:
             else:
                 array = np.frombuffer(answer[offset : offset + size], dtype=dtype)
             offset += size or 0
-            shaped = array.reshape(tensor["shape"])
-            outputs[tensor["name"]] = _text_as_bytes(shaped) if dtype.hasobject else shaped
+            outputs[tensor["name"]] = text_as_bytes(array.reshape(tensor["shape"]))
         return outputs
 
     def close(self) -> None:
@@ -237,10 +237,3 @@ def _from_wire_text(blob: bytes) -> Array:
         elements.append(blob[offset + 4 : offset + 4 + length])
         offset += 4 + length
     return np.array(elements, dtype=object)
-
-
-def _text_as_bytes(array: Array) -> Array:
-    flat = [e.encode() if isinstance(e, str) else bytes(e) for e in array.reshape(-1).tolist()]
-    encoded = np.empty(len(flat), dtype=object)
-    encoded[:] = flat
-    return encoded.reshape(array.shape)
