@@ -1,6 +1,7 @@
 """``naiad infer`` as a user runs it, against ``naiad serve`` with Triton's test models."""
 
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from naiad.cli.infer import infer as infer_command
 from naiad.verify.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -90,3 +93,20 @@ def test_what_is_wrong_is_said(infer: Infer, arguments: list[str], message: str)
     assert status == 1
     assert out == ""
     assert message in err
+
+
+def test_a_version_is_a_number(infer: Infer) -> None:
+    status, _, err = infer("id_fp32", "--version", "latest", "--example")
+    assert status == 2
+    assert "'latest' is not a valid integer" in err
+
+
+def test_without_a_server_the_way_to_one_is_said() -> None:
+    # A bound port that nobody listens on refuses connections, and no other program can take it.
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unheard.getsockname()[1]}"
+        result = CliRunner().invoke(infer_command, ["m", "--example", "--url", address])
+    assert result.exit_code == 1
+    assert f"no answer from {address}" in result.stderr
+    assert "start 'naiad serve DIR', or name a server with --url HOST:PORT" in result.stderr

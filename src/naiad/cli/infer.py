@@ -59,7 +59,9 @@ class InputSpec:
 @click.command("infer")
 @click.argument("model")
 @click.option("--url", metavar="HOST:PORT", default="localhost:8000", show_default=True)
-@click.option("--version", "model_version", default="", help="Model version; the server's choice.")
+@click.option(
+    "--version", type=click.IntRange(min=1), help="Model version. By default the server's choice."
+)
 @click.option(
     "--input",
     "given",
@@ -75,7 +77,7 @@ def infer(  # noqa: PLR0913  # one parameter for each option
     *,
     model: str,
     url: str,
-    model_version: str,
+    version: int | None,
     given: tuple[str, ...],
     example: bool,
     as_json: bool,
@@ -85,8 +87,11 @@ def infer(  # noqa: PLR0913  # one parameter for each option
 
     Datatypes and shapes come from the model's metadata. An output with labels is shown as its
     top classes.
+
+    Exit codes: 0 answered, 1 no answer, or a request that the model does not take, 2 wrong options.
     """
     console = Console()
+    model_version = "" if version is None else str(version)
     try:
         with HttpClient(url) as client:
             metadata = client.model_metadata(model, model_version)
@@ -103,7 +108,7 @@ def infer(  # noqa: PLR0913  # one parameter for each option
                 binary=not as_json,
             )
     except NaiadError as error:
-        click.echo(f"naiad infer: {error.message}", err=True)
+        click.echo(f"naiad infer: {error.message}{_advise(error)}", err=True)
         sys.exit(1)
     console.print(f"{result.model_name}, version {result.model_version}", highlight=False)
     for tensor in inputs:
@@ -113,6 +118,12 @@ def infer(  # noqa: PLR0913  # one parameter for each option
             _print_classes(console, tensor)
         else:
             _print_output(console, tensor)
+
+
+def _advise(error: NaiadError) -> str:
+    if not isinstance(error.__cause__, ConnectionRefusedError):
+        return ""
+    return ". Nothing listens there: start 'naiad serve DIR', or name a server with --url HOST:PORT"
 
 
 def build_inputs(
@@ -228,7 +239,9 @@ def _read_file(path: Path) -> Any:
             return np.load(path, allow_pickle=False)
         if path.suffix == ".json":
             return _parse_json(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
         raise InvalidArgumentError(f"cannot read {path}: {error}") from error
     raise InvalidArgumentError(f"{path} is neither a .npy nor a .json file")
 
@@ -247,7 +260,7 @@ def _to_array(spec: InputSpec, value: Any) -> Array:
             raw = np.array(value, dtype=np.object_)
             encode = np.frompyfunc(_encode_element, 1, 1)
             return np.array(encode(raw), dtype=np.object_)
-        array = np.array(value)
+        array = _to_numbers(spec, value)
         if datatype is BF16:
             return _from_floats(datatype, array.astype(np.float64))
         # Numbers must not lose their meaning on the way: 1.5 is no INT64, 300 no UINT8.
@@ -257,6 +270,21 @@ def _to_array(spec: InputSpec, value: Any) -> Array:
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"input {spec} got a value of another kind: {error}") from error
     return cast
+
+
+def _to_numbers(spec: InputSpec, value: Any) -> Array:
+    try:
+        array = np.array(value)
+    except ValueError as error:
+        # numpy's own text is about array elements and inhomogeneous shapes.
+        raise InvalidArgumentError(
+            f"input {spec} got lists of different lengths, which make no tensor"
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise InvalidArgumentError(
+            f"input {spec} takes numbers of at most 64 bits, and its value holds something else"
+        )
+    return array
 
 
 def _encode_element(element: object) -> bytes:

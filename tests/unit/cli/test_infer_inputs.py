@@ -58,6 +58,20 @@ def test_numbers_are_never_changed_to_fit(datatype: str, text: str) -> None:
         parse_value(spec(datatype, -1), text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[1, 2], [3]]", "lists of different lengths"),
+        ('["a", 1]', "takes numbers"),
+        ("[null]", "takes numbers"),
+        ("@missing.npy", "cannot read missing.npy: No such file or directory$"),
+    ],
+)
+def test_a_value_of_another_kind_is_told_in_plain_words(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        parse_value(spec("FP32", -1, 2), text)
+
+
 def test_text_needs_no_quotes_and_lists_are_json() -> None:
     assert parse_value(spec("BYTES", -1, 1), "a cat").tolist() == [[b"a cat"]]
     assert parse_value(spec("BYTES", -1, 2), '["a", "Käse"]').tolist() == [[b"a", "Käse".encode()]]
