@@ -32,6 +32,7 @@ OBJECTS: Final = Path("/dev/shm")  # noqa: S108 - the system's own place, not a 
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 _RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
+_MAX_SIZE: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,7 @@ class SharedMemoryRegions:
             InternalError: there is no such object, or the server may not read and write it.
         """
         self._check_is_allowed()
-        if key.removeprefix("/").startswith(_RESERVED_PREFIX):
-            raise InvalidArgumentError(
-                f"cannot register shared memory region '{name}' as the key contains the reserved "
-                f"prefix '{_RESERVED_PREFIX}'"
-            )
+        _check_key(name, key)
         self._check_is_free(name)
         # Triton means to allow a second region of an object and fails on a descriptor that it has
         # closed; its answer is kept, since clients and recorded sessions count on it.
@@ -107,7 +104,11 @@ class SharedMemoryRegions:
         """Forget one region, or all when no name is given; a name that is not there is no error.
 
         Requests that use the region keep it mapped until they are answered.
+
+        Raises:
+            UnsupportedError: the server does not allow it.
         """
+        self._check_is_allowed()
         if name:
             self._mappings.pop(name, None)
         else:
@@ -139,7 +140,12 @@ class SharedMemoryRegions:
         raise InvalidArgumentError("failed to register shared memory region: invalid args")
 
     def unregister_cuda(self, name: str = "") -> None:
-        """Forget regions of GPU memory, of which there are none; unknown names are no error."""
+        """Forget regions of GPU memory, of which there are none; unknown names are no error.
+
+        Raises:
+            UnsupportedError: the server allows no shared memory at all.
+        """
+        self._check_is_allowed()
 
     def cuda_status(self, name: str = "") -> list[SystemRegion]:
         """The regions of GPU memory: none.
@@ -182,6 +188,11 @@ class SharedMemoryRegions:
         if offset < 0 or offset >= region.byte_size:
             raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
         end = offset + byte_size
+        if end > _MAX_SIZE:
+            raise InvalidArgumentError(
+                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds "
+                f"maximum value ({_MAX_SIZE}) for region '{name}'"
+            )
         if byte_size < 0 or end > region.byte_size:
             raise InvalidArgumentError(
                 f"Invalid offset + byte size for shared memory region: '{name}'"
@@ -215,6 +226,19 @@ class SharedMemoryRegions:
             return os.open(self._objects / file_name, _OPEN_FLAGS)
         except OSError as error:
             raise InternalError(f"Unable to open shared memory region: '{key}'") from error
+
+
+def _check_key(name: str, key: str) -> None:
+    bare = key.lstrip("/")
+    if not bare:
+        raise InvalidArgumentError(
+            f"cannot register shared memory region '{name}' - invalid shm key '{key}'"
+        )
+    if bare.startswith(_RESERVED_PREFIX):
+        raise InvalidArgumentError(
+            f"cannot register shared memory region '{name}' with key '{key}' as the key contains "
+            f"the reserved prefix '{_RESERVED_PREFIX}'"
+        )
 
 
 def _map(name: str, descriptor: int, offset: int, byte_size: int) -> mmap.mmap:

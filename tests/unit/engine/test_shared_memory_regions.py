@@ -66,8 +66,13 @@ def test_status_shows_what_was_registered(regions: SharedMemoryRegions) -> None:
     ("key", "offset", "byte_size", "error", "text"),
     [
         ("/none", 0, 8, InternalError, "Unable to open shared memory region: '/none'"),
-        ("", 0, 8, InternalError, "Unable to open shared memory region: ''"),
-        ("/", 0, 8, InternalError, "Unable to open shared memory region: '/'"),
+        (
+            "",
+            0,
+            8,
+            InvalidArgumentError,
+            "cannot register shared memory region 'n' - invalid shm key ''",
+        ),
         ("..", 0, 8, InternalError, "Unable to open shared memory region: '..'"),
         ("nul\0", 0, 8, InternalError, "Unable to open shared memory region: 'nul\0'"),
         ("x" * 300, 0, 8, InternalError, f"Unable to open shared memory region: '{'x' * 300}'"),
@@ -134,8 +139,25 @@ def test_status_shows_what_was_registered(regions: SharedMemoryRegions) -> None:
             0,
             8,
             InvalidArgumentError,
-            "cannot register shared memory region 'n' as the key contains the reserved prefix "
+            "cannot register shared memory region 'n' with key "
+            "'/triton_python_backend_shm_region_1' as the key contains the reserved prefix "
             "'triton_python_backend_shm_region_'",
+        ),
+        (
+            "///triton_python_backend_shm_region_1",
+            0,
+            8,
+            InvalidArgumentError,
+            "cannot register shared memory region 'n' with key "
+            "'///triton_python_backend_shm_region_1' as the key contains the reserved prefix "
+            "'triton_python_backend_shm_region_'",
+        ),
+        (
+            "//",
+            0,
+            8,
+            InvalidArgumentError,
+            "cannot register shared memory region 'n' - invalid shm key '//'",
         ),
     ],
 )
@@ -181,7 +203,13 @@ def test_names_and_keys_are_taken_once(regions: SharedMemoryRegions) -> None:
         (-1, 1, "Invalid offset for shared memory region: 'a'"),
         (0, 65, "Invalid offset + byte size for shared memory region: 'a'"),
         (60, 5, "Invalid offset + byte size for shared memory region: 'a'"),
-        (8, (1 << 64) - 1, "Invalid offset + byte size for shared memory region: 'a'"),
+        (8, (1 << 64) - 9, "Invalid offset + byte size for shared memory region: 'a'"),
+        (
+            8,
+            (1 << 64) - 8,
+            "Integer overflow detected: byte_size (18446744073709551608) + offset (8) exceeds "
+            "maximum value (18446744073709551615) for region 'a'",
+        ),
         (8, -4, "Invalid offset + byte size for shared memory region: 'a'"),
     ],
 )
@@ -257,6 +285,8 @@ def test_a_server_that_does_not_allow_it_names_the_option(objects: Path) -> None
     for call in (
         lambda: regions.register_system("a", "/two_pages", 0, 64),
         lambda: regions.register_cuda("a"),
+        lambda: regions.unregister_system("a"),
+        regions.unregister_cuda,
         lambda: regions.view("a", 0, 1),
     ):
         with pytest.raises(UnsupportedError) as caught:

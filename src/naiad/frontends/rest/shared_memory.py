@@ -1,5 +1,6 @@
 """Routes of the shared memory extensions."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from naiad.access.restricted_apis import Api
@@ -63,8 +64,7 @@ class SharedMemoryHandlers:
 
     def unregister_system(self, exchange: Exchange) -> None:
         """Forget one region of system shared memory, or all."""
-        self._regions.unregister_system(exchange.head.model_name)
-        exchange.respond(Response(_OK, b""))
+        _forget(exchange, self._regions.unregister_system)
 
     def cuda_status(self, exchange: Exchange) -> None:
         """One region of GPU memory, or all."""
@@ -85,5 +85,13 @@ class SharedMemoryHandlers:
 
     def unregister_cuda(self, exchange: Exchange) -> None:
         """Forget one region of GPU memory, or all."""
-        self._regions.unregister_cuda(exchange.head.model_name)
+        _forget(exchange, self._regions.unregister_cuda)
+
+
+def _forget(exchange: Exchange, unregister: Callable[[str], None]) -> None:
+    try:
+        unregister(exchange.head.model_name)
+    except NaiadError as error:
+        exchange.respond(naiad_error_response(error))
+    else:
         exchange.respond(Response(_OK, b""))
