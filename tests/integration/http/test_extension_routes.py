@@ -323,7 +323,8 @@ async def test_trace_settings_are_shown_and_changed(traced: Traced) -> None:
 async def test_trace_settings_that_there_are_not(traced: Traced) -> None:
     error = {"error": "Request for unknown model : nope"}
     for method in ("GET", "POST"):
-        answer = await traced.run.ask(method, "/v2/models/nope/trace/setting", {})
+        body = {"trace_file": "elsewhere"}  # refused too, but later
+        answer = await traced.run.ask(method, "/v2/models/nope/trace/setting", body)
         assert answer == (400, "application/json", error)
     path = "/v2/models/id_fp32/versions/1/trace/setting"
     assert (await traced.run.ask("GET", path))[:2] == (404, "text/plain")

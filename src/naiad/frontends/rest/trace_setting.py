@@ -41,6 +41,7 @@ class TraceSettingHandlers:
     def update(self, exchange: Exchange) -> None:
         """Change it; answers what holds then."""
         try:
+            self._traces.query(exchange.head.model_name)  # an unknown model is the first fault
             update = decode_trace_update(exchange.text)
             values = self._traces.update(exchange.head.model_name, update)
         except NaiadError as error:
