@@ -28,7 +28,7 @@ output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 parameters {{ key: "execute_delay_ms" value {{ string_value: "{delay_ms}" }} }}
 """
-PORTS = ("--http-port=0", "--metrics-port=0")
+PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 TIMEOUT_S = 60
 
 
@@ -216,8 +216,10 @@ def test_a_second_signal_does_not_wait(repository: Path, started: list[ServeProc
 
 def test_the_start_is_reported_in_tables(repository: Path, started: list[ServeProcess]) -> None:
     add_model(repository, "broken", backend="nonesuch")
-    server = start(started, str(repository), "--exit-on-error=false", "--id=mine", "--grpc-port=0")
-    server.wait_for(r"accepted, without effect in this version: --grpc-port")
+    server = start(
+        started, str(repository), "--exit-on-error=false", "--id=mine", "--http-thread-count=2"
+    )
+    server.wait_for(r"accepted, without effect in this version: --http-thread-count")
     server.wait_for(r"^\| Model +\| Version \| Status")
     server.wait_for(r"^\| broken +\| 1 +\| UNAVAILABLE: Invalid argument: unable to find backend")
     server.wait_for(r"^\| same +\| 1 +\| READY")
@@ -276,7 +278,10 @@ def test_a_missing_repository_is_named(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("flag", "name"), [("--http-port", "HTTP"), ("--metrics-port", "Metrics")])
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [("--http-port", "HTTP"), ("--grpc-port", "GRPC"), ("--metrics-port", "Metrics")],
+)
 def test_a_taken_port_names_its_option(repository: Path, flag: str, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

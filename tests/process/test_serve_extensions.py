@@ -30,7 +30,9 @@ def started() -> Iterator[list[ServeProcess]]:
 
 
 def start(started: list[ServeProcess], repository: Path, *arguments: str) -> ServeProcess:
-    server = ServeProcess(["--http-port=0", "--metrics-port=0", str(repository), *arguments])
+    server = ServeProcess(
+        ["--http-port=0", "--grpc-port=0", "--metrics-port=0", str(repository), *arguments]
+    )
     started.append(server)
     return server
 

@@ -124,7 +124,7 @@ class InferRequestDecoder:
         raw_index = 0
         for entry in message.inputs:
             if entry.name in inputs:
-                raise InvalidArgumentError(f"input '{entry.name}' already exists in request")
+                raise _twice(message.request_id, entry.name)
             if entry.plain_bytes >= 0 and raw_index < len(raw_contents):
                 buffer, offset, size = raw_contents[raw_index]
                 raw_index += 1
@@ -323,6 +323,12 @@ class _InputSource:
         return f"[request id: {self._request_id or '<id_unknown>'}] "
 
 
+def _twice(request_id: str, name: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"[request id: {request_id or '<id_unknown>'}] input '{name}' already exists in request"
+    )
+
+
 def _typed(parameters: Parameters, key: str, choice: str, subject: str = "") -> InferParameter:
     """The parameter, which must be of that kind."""
     parameter = parameters[key]
@@ -401,11 +407,6 @@ _PARAMETERS: Final[Mapping[str, Callable[[InferRequest, Parameters], None]]] = M
         "timeout": _set_timeout,
     }
 )
-
-
-def is_reserved_parameter(key: str) -> bool:
-    """Whether a request parameter of that name means something to the server itself."""
-    return key in _PARAMETERS or key.startswith(_RESERVED_PREFIX)
 
 
 def _custom_parameter(key: str, parameter: InferParameter) -> ParameterValue:

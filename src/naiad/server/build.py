@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from naiad.backends.registry import BackendRegistry
@@ -11,7 +13,10 @@ from naiad.engine.engine import Engine, EngineOptions
 from naiad.engine.loader import Loader, LoaderOptions
 from naiad.engine.log_settings import LogSettings
 from naiad.errors import InternalError
+from naiad.frontends.asgi.application import AsgiApplication
 from naiad.frontends.byte_budget import ByteBudget
+from naiad.frontends.grpc.options import GrpcOptions, Keepalive, Tls
+from naiad.frontends.grpc.server import GrpcServer
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.http.server import HttpServer
 from naiad.frontends.metrics.server import MetricsOptions, MetricsServer
@@ -20,9 +25,18 @@ from naiad.metrics.cpu import MachineMonitor
 from naiad.metrics.exposition import MetricsRenderer
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.server.capacity import core_count, request_budget_bytes
-from naiad.server.settings import Settings
+from naiad.server.settings import CompressionLevel, Settings
 
 VERSION: Final = version("naiad")
+
+_ZLIB_LEVELS: Final[Mapping[CompressionLevel, int]] = MappingProxyType(
+    {
+        CompressionLevel.NONE: 0,
+        CompressionLevel.LOW: 1,
+        CompressionLevel.MEDIUM: 6,
+        CompressionLevel.HIGH: 9,
+    }
+)
 
 
 @dataclass(slots=True)
@@ -33,12 +47,14 @@ class Server:
         engine: the models.
         backends: the frameworks that models asked for.
         http: None where the settings don't allow it.
+        grpc: the same.
         metrics: the same.
     """
 
     engine: Engine
     backends: BackendRegistry
     http: HttpServer | None
+    grpc: GrpcServer | None
     metrics: MetricsServer | None
 
 
@@ -65,17 +81,40 @@ def build_server(
     Raises:
         InternalError: a model repository is no folder.
     """
+    backends = BackendRegistry()
+    engine = _build_engine(settings, clock, apply_log_settings, backends)
+    budget = _build_budget(settings)
+    http = HttpServer(engine, _http_options(settings), budget) if settings.allow_http else None
+    grpc = GrpcServer(engine, _grpc_options(settings), budget) if settings.allow_grpc else None
+    return Server(engine, backends, http, grpc, _build_metrics(settings, engine, clock))
+
+
+def build_application(
+    settings: Settings, clock: Clock, apply_log_settings: Callable[[LogSettingValues], None]
+) -> tuple[Engine, AsgiApplication]:
+    """The same as an ASGI application over an engine that is not started.
+
+    Args and errors are those of ``build_server``.
+    """
+    engine = _build_engine(settings, clock, apply_log_settings, BackendRegistry())
+    return engine, AsgiApplication(engine, _http_options(settings), _build_budget(settings))
+
+
+def _build_engine(
+    settings: Settings,
+    clock: Clock,
+    apply_log_settings: Callable[[LogSettingValues], None],
+    backends: BackendRegistry,
+) -> Engine:
     for path in settings.model_repository:
         if not path.is_dir():
             raise InternalError(f"failed to stat file {path}")
-    backends = BackendRegistry()
     log_settings = LogSettings(settings.log_values(), apply_log_settings)
-    engine = Engine(
-        _engine_options(settings), _build_loader(settings, backends), clock, log_settings
-    )
-    budget = ByteBudget(settings.request_memory_byte_size or request_budget_bytes())
-    http = HttpServer(engine, _http_options(settings), budget) if settings.allow_http else None
-    return Server(engine, backends, http, _build_metrics(settings, engine, clock))
+    return Engine(_engine_options(settings), _build_loader(settings, backends), clock, log_settings)
+
+
+def _build_budget(settings: Settings) -> ByteBudget:
+    return ByteBudget(settings.request_memory_byte_size or request_budget_bytes())
 
 
 def _engine_options(settings: Settings) -> EngineOptions:
@@ -112,6 +151,38 @@ def _http_options(settings: Settings) -> HttpOptions:
         restrictions=settings.http_restrictions(),
         header_forward_pattern=settings.http_header_forward_pattern,
     )
+
+
+def _grpc_options(settings: Settings) -> GrpcOptions:
+    return GrpcOptions(
+        address=settings.grpc_address,
+        port=settings.grpc_port,
+        reuse_port=settings.reuse_grpc_port,
+        max_receive_message_bytes=settings.grpc_max_receive_message_size,
+        max_send_message_bytes=settings.grpc_max_send_message_size,
+        max_concurrent_streams=settings.grpc_max_concurrent_streams,
+        keepalive=Keepalive(
+            time_ms=settings.grpc_keepalive_time,
+            timeout_ms=settings.grpc_keepalive_timeout,
+            permit_without_calls=settings.grpc_keepalive_permit_without_calls,
+            max_pings_without_data=settings.grpc_http2_max_pings_without_data,
+            min_recv_interval_ms=settings.grpc_http2_min_recv_ping_interval_without_data,
+            max_strikes=settings.grpc_http2_max_ping_strikes,
+        ),
+        max_connection_age_ms=settings.grpc_max_connection_age,
+        max_connection_age_grace_ms=settings.grpc_max_connection_age_grace,
+        compression_level=_ZLIB_LEVELS[settings.grpc_infer_response_compression_level],
+        header_forward_pattern=settings.grpc_header_forward_pattern,
+        restrictions=settings.grpc_restrictions(),
+        tls=_tls(settings),
+    )
+
+
+def _tls(settings: Settings) -> Tls | None:
+    if not (settings.grpc_use_ssl or settings.grpc_use_ssl_mutual):
+        return None
+    root = Path(settings.grpc_root_cert) if settings.grpc_use_ssl_mutual else None
+    return Tls(Path(settings.grpc_server_cert), Path(settings.grpc_server_key), root)
 
 
 def _build_metrics(settings: Settings, engine: Engine, clock: Clock) -> MetricsServer | None:

@@ -134,6 +134,7 @@ async def _start(server: Server, settings: Settings, signals: StopSignals) -> Ou
 
 async def _listen(server: Server) -> Outcome | None:
     for service, name, option, listener in (
+        ("GRPCInferenceService", "GRPC", "--grpc-port", server.grpc),
         ("HTTPService", "HTTP", "--http-port", server.http),
         ("Metrics Service", "Metrics", "--metrics-port", server.metrics),
     ):
@@ -141,7 +142,7 @@ async def _listen(server: Server) -> Outcome | None:
             continue
         try:
             await listener.start()
-        except UnavailableError as error:
+        except (UnavailableError, InvalidArgumentError) as error:
             await _close(server)
             return Outcome(
                 1,
@@ -169,8 +170,8 @@ async def _stop(server: Server, timeout_s: int, signals: StopSignals) -> Outcome
 
 
 async def _drain(server: Server, timeout_s: int) -> None:
-    if server.http is not None:
-        await server.http.drain(timeout_s)
+    ports = [port for port in (server.http, server.grpc) if port is not None]
+    await asyncio.gather(*(port.drain(timeout_s) for port in ports))
     await _close(server)
 
 
@@ -178,6 +179,8 @@ async def _close(server: Server) -> None:
     await server.engine.stop()
     if server.http is not None:
         server.http.close()
+    if server.grpc is not None:
+        server.grpc.close()
     if server.metrics is not None:
         await server.metrics.close()
 

@@ -22,6 +22,7 @@ from naiad.access.restricted_apis import (
 )
 from naiad.engine.engine import ModelControlMode
 from naiad.errors import InvalidArgumentError
+from naiad.frontends.grpc.options import MAX_MESSAGE_BYTES
 from naiad.inference.trace import TraceLevel
 from naiad.protocol.forwarded_headers import compile_forward_pattern
 from naiad.protocol.log_settings import LogSettingValues
@@ -55,6 +56,15 @@ class LogFormat(StrEnum):
 
     DEFAULT = "default"
     ISO8601 = "ISO8601"
+
+
+class CompressionLevel(StrEnum):
+    """How much work a compressed response may cost."""
+
+    NONE = "none"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
 
 
 class BadOptionError(InvalidArgumentError):
@@ -285,6 +295,207 @@ class Settings:
         ),
     ] = ()
 
+    allow_grpc: Annotated[
+        bool, Option("allow-grpc", parse_boolean, "BOOL", "Serve gRPC.", Group.GRPC)
+    ] = True
+    grpc_address: Annotated[
+        str,
+        Option(
+            "grpc-address",
+            parse_text,
+            "ADDRESS",
+            "Where gRPC listens; 0.0.0.0 lets other machines in, unix:PATH is a socket file.",
+            Group.GRPC,
+        ),
+    ] = "127.0.0.1"
+    grpc_port: Annotated[
+        int,
+        Option(
+            "grpc-port",
+            integer(0, _MAX_PORT),
+            "PORT",
+            "Port of gRPC; 0 takes a free one and logs it.",
+            Group.GRPC,
+        ),
+    ] = 8001
+    reuse_grpc_port: Annotated[
+        bool,
+        Option(
+            "reuse-grpc-port",
+            parse_boolean,
+            "BOOL",
+            "Let several servers listen on the port.",
+            Group.GRPC,
+        ),
+    ] = False
+    grpc_max_receive_message_size: Annotated[
+        int,
+        Option(
+            "grpc-max-receive-message-size",
+            integer(1, MAX_MESSAGE_BYTES),
+            "BYTES",
+            "Largest message of a request, unpacked.",
+            Group.GRPC,
+        ),
+    ] = MAX_MESSAGE_BYTES
+    grpc_max_send_message_size: Annotated[
+        int,
+        Option(
+            "grpc-max-send-message-size",
+            integer(1, MAX_MESSAGE_BYTES),
+            "BYTES",
+            "Largest message of a response.",
+            Group.GRPC,
+        ),
+    ] = MAX_MESSAGE_BYTES
+    grpc_max_concurrent_streams: Annotated[
+        int,
+        Option(
+            "grpc-max-concurrent-streams",
+            integer(1, MAX_MESSAGE_BYTES),
+            "N",
+            "Calls of one connection at a time.",
+            Group.GRPC,
+        ),
+    ] = 1024
+    grpc_infer_response_compression_level: Annotated[
+        CompressionLevel,
+        Option(
+            "grpc-infer-response-compression-level",
+            choice(CompressionLevel),
+            "none|low|medium|high",
+            "Compression of inference responses, for clients that accept it.",
+            Group.GRPC,
+        ),
+    ] = CompressionLevel.NONE
+    grpc_header_forward_pattern: Annotated[
+        re.Pattern[str] | None,
+        Option(
+            "grpc-header-forward-pattern",
+            _forward_pattern,
+            "REGEX",
+            "Metadata whose key has a match become parameters of the request.",
+            Group.GRPC,
+        ),
+    ] = None
+    grpc_restricted_protocol: Annotated[
+        tuple[RestrictedGroup, ...],
+        Option(
+            "grpc-restricted-protocol",
+            _restricted_group("grpc-restricted-protocol", "protocol"),
+            "PROTOCOL,PROTOCOL:KEY=VALUE",
+            "Parts of the API that need the metadata triton-grpc-protocol-KEY with VALUE; may be "
+            "repeated. Parts: " + ", ".join(Api) + ".",
+            Group.GRPC,
+            is_repeatable=True,
+        ),
+    ] = ()
+    grpc_use_ssl: Annotated[
+        bool, Option("grpc-use-ssl", parse_boolean, "BOOL", "Serve gRPC over TLS.", Group.GRPC)
+    ] = False
+    grpc_use_ssl_mutual: Annotated[
+        bool,
+        Option(
+            "grpc-use-ssl-mutual",
+            parse_boolean,
+            "BOOL",
+            "The same, and clients need a certificate that --grpc-root-cert has signed.",
+            Group.GRPC,
+        ),
+    ] = False
+    grpc_server_cert: Annotated[
+        str,
+        Option("grpc-server-cert", parse_text, "FILE", "PEM certificate for TLS.", Group.GRPC),
+    ] = ""
+    grpc_server_key: Annotated[
+        str,
+        Option("grpc-server-key", parse_text, "FILE", "PEM key of the certificate.", Group.GRPC),
+    ] = ""
+    grpc_root_cert: Annotated[
+        str,
+        Option(
+            "grpc-root-cert",
+            parse_text,
+            "FILE",
+            "PEM certificate of whoever signs the clients' certificates.",
+            Group.GRPC,
+        ),
+    ] = ""
+    grpc_keepalive_time: Annotated[
+        int,
+        Option(
+            "grpc-keepalive-time",
+            integer(1),
+            "MS",
+            "Silence of a client after which it is asked whether it is there.",
+            Group.GRPC,
+        ),
+    ] = 7_200_000
+    grpc_keepalive_timeout: Annotated[
+        int,
+        Option("grpc-keepalive-timeout", integer(1), "MS", "Time for it to answer.", Group.GRPC),
+    ] = 20_000
+    grpc_keepalive_permit_without_calls: Annotated[
+        bool,
+        Option(
+            "grpc-keepalive-permit-without-calls",
+            parse_boolean,
+            "BOOL",
+            "Let both sides ask while there is no call.",
+            Group.GRPC,
+        ),
+    ] = False
+    grpc_http2_max_pings_without_data: Annotated[
+        int,
+        Option(
+            "grpc-http2-max-pings-without-data",
+            integer(0),
+            "N",
+            "How often the server asks while it sends nothing else; 0 for any number.",
+            Group.GRPC,
+        ),
+    ] = 2
+    grpc_http2_min_recv_ping_interval_without_data: Annotated[
+        int,
+        Option(
+            "grpc-http2-min-recv-ping-interval-without-data",
+            integer(0),
+            "MS",
+            "Time between two pings of a client while the server sends nothing.",
+            Group.GRPC,
+        ),
+    ] = 300_000
+    grpc_http2_max_ping_strikes: Annotated[
+        int,
+        Option(
+            "grpc-http2-max-ping-strikes",
+            integer(0),
+            "N",
+            "Pings too soon before the connection is ended; 0 allows any number.",
+            Group.GRPC,
+        ),
+    ] = 2
+    grpc_max_connection_age: Annotated[
+        int,
+        Option(
+            "grpc-max-connection-age",
+            integer(0),
+            "MS",
+            "Age at which a client is asked to connect anew; 0 for none.",
+            Group.GRPC,
+        ),
+    ] = 0
+    grpc_max_connection_age_grace: Annotated[
+        int,
+        Option(
+            "grpc-max-connection-age-grace",
+            integer(0),
+            "MS",
+            "Time for its calls to end then; 0 for any.",
+            Group.GRPC,
+        ),
+    ] = 0
+
     allow_metrics: Annotated[
         bool, Option("allow-metrics", parse_boolean, "BOOL", "Serve /metrics.", Group.METRICS)
     ] = True
@@ -475,25 +686,58 @@ class Settings:
         if self.http_max_input_size <= 0:
             raise BadOptionError("Error: --http-max-input-size must be greater than 0.")
         _check("--http-restricted-api", self.http_restrictions)
+        _check("--grpc-restricted-protocol", self.grpc_restrictions)
         _check("--trace-config", self.trace_values)
-        if not (self.allow_http or self.allow_metrics):
+        self._check_tls()
+        if not (self.allow_http or self.allow_grpc or self.allow_metrics):
             raise BadOptionError(
-                "Error: --allow-http=false and --allow-metrics=false leave nothing to serve."
+                "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave "
+                "nothing to serve."
             )
-        if self.allow_http and self.allow_metrics and self._shares_a_port():
-            raise BadOptionError(
-                "The server cannot listen to HTTP requests and metrics requests at the same "
-                f"address and port {self.http_address}:{self.http_port}"
-            )
+        self._check_ports()
 
-    def _shares_a_port(self) -> bool:
-        return self.http_port == self.metrics_port != 0 and (
-            self.metrics_address in ("", self.http_address)
-        )
+    def _check_tls(self) -> None:
+        if not (self.grpc_use_ssl or self.grpc_use_ssl_mutual):
+            return
+        needed = {
+            "grpc-server-cert": self.grpc_server_cert,
+            "grpc-server-key": self.grpc_server_key,
+        }
+        if self.grpc_use_ssl_mutual:
+            needed["grpc-root-cert"] = self.grpc_root_cert
+        for name, value in needed.items():
+            if not value:
+                raise BadOptionError(f"Error: TLS for gRPC needs --{name}.")
+
+    def _check_ports(self) -> None:
+        """No two services may listen on one port of one address."""
+        taken: dict[tuple[str, int], str] = {}
+        for name, is_allowed, address, port in (
+            ("HTTP", self.allow_http, self.http_address, self.http_port),
+            ("GRPC", self.allow_grpc, self.grpc_address, self.grpc_port),
+            (
+                "metrics",
+                self.allow_metrics,
+                self.metrics_address or self.http_address,
+                self.metrics_port,
+            ),
+        ):
+            if not is_allowed or port == 0:
+                continue
+            other = taken.setdefault((address, port), name)
+            if other != name:
+                raise BadOptionError(
+                    f"The server cannot listen to {other} requests and {name} requests at the same "
+                    f"address and port {address}:{port}"
+                )
 
     def http_restrictions(self) -> RestrictedApis:
         """What ``--http-restricted-api`` says as a whole."""
         return RestrictedApis(self.http_restricted_api)
+
+    def grpc_restrictions(self) -> RestrictedApis:
+        """What ``--grpc-restricted-protocol`` says as a whole."""
+        return RestrictedApis(self.grpc_restricted_protocol, "protocol")
 
     def trace_values(self) -> TraceSettingValues:
         """What is traced at first."""

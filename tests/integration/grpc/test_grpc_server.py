@@ -17,6 +17,7 @@ from tests.support.fake_engine import FakeEngine, identity_model
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as pb_grpc
 
+from naiad.access.restricted_apis import Api, RestrictedApis, RestrictedGroup
 from naiad.errors import InvalidArgumentError
 from naiad.frontends.byte_budget import ByteBudget
 from naiad.frontends.grpc.options import GrpcOptions
@@ -385,7 +386,10 @@ async def test_reserved_headers_are_not_forwarded(start: Start) -> None:
 
 
 async def test_restricted_methods(start: Start) -> None:
-    _, stub = await start(engine(), restrictions={"metadata": ("admin-key", "sesame")})
+    _, stub = await start(
+        engine(),
+        restrictions=RestrictedApis([RestrictedGroup((Api.METADATA,), "Admin-Key", "sesame")]),
+    )
     code, message = await failure(stub.ServerMetadata(pb.ServerMetadataRequest()))
     assert code is grpc.StatusCode.UNAVAILABLE
     assert message == (

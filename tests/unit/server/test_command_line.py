@@ -177,8 +177,17 @@ def test_bad_names(arguments: list[str], text: str) -> None:
          "Error: --http-max-input-size must be greater than 0."),
         (["m", "--metrics-port=8000"], "The server cannot listen to HTTP requests and metrics "
          "requests at the same address and port 127.0.0.1:8000"),
-        (["m", "--allow-http=off", "--allow-metrics=off"],
-         "Error: --allow-http=false and --allow-metrics=false leave nothing to serve."),
+        (["m", "--grpc-port=8000"], "The server cannot listen to HTTP requests and GRPC requests "
+         "at the same address and port 127.0.0.1:8000"),
+        (["m", "--grpc-port=8002"], "The server cannot listen to GRPC requests and metrics "
+         "requests at the same address and port 127.0.0.1:8002"),
+        (["m", "--allow-http=off", "--allow-grpc=off", "--allow-metrics=off"],
+         "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave nothing to "
+         "serve."),
+        (["m", "--grpc-use-ssl=true", "--grpc-server-key=k"],
+         "Error: TLS for gRPC needs --grpc-server-cert."),
+        (["m", "--grpc-use-ssl-mutual=true", "--grpc-server-key=k", "--grpc-server-cert=c"],
+         "Error: TLS for gRPC needs --grpc-root-cert."),
     ],
 )  # fmt: skip
 def test_contradictions(arguments: list[str], text: str) -> None:
@@ -203,6 +212,18 @@ def test_restrictions() -> None:
     assert parse("m").http_restrictions().headers == {}
 
 
+def test_restrictions_of_grpc_are_its_own() -> None:
+    settings = parse("m", "--grpc-restricted-protocol=health:k=v")
+    assert settings.grpc_restrictions().headers == {"health": ("k", "v")}
+    assert settings.http_restrictions().headers == {}
+    assert refusal(
+        "m", "--grpc-restricted-protocol=health:a=b", "--grpc-restricted-protocol=health:c=d"
+    ) == (
+        'Bad option: "--grpc-restricted-protocol".\n'
+        "restricted protocol 'health' can not be specified in multiple config groups"
+    )
+
+
 def test_no_pattern_forwards_nothing() -> None:
     assert parse("m", "--http-header-forward-pattern=").http_header_forward_pattern is None
     pattern = parse("m", "--http-header-forward-pattern=^x-").http_header_forward_pattern
@@ -216,14 +237,13 @@ def test_clients_share_memory_only_where_it_is_allowed() -> None:
 
 
 def test_ports_that_the_system_chooses_do_not_collide() -> None:
-    settings = parse("m", "--http-port=0", "--metrics-port=0")
-    assert settings.http_port == settings.metrics_port == 0
+    settings = parse("m", "--http-port=0", "--grpc-port=0", "--metrics-port=0")
+    assert settings.http_port == settings.grpc_port == settings.metrics_port == 0
     assert parse("m", "--metrics-port=8000", "--metrics-address=::1").metrics_port == 8000
 
 
 def test_tritons_other_options_are_taken() -> None:
-    texts = {"grpc-restricted-protocol": "health:key=value"}
-    arguments = [f"--{o.name}={texts.get(o.name, 'false')}" for o in INERT_OPTIONS]
+    arguments = [f"--{option.name}=false" for option in INERT_OPTIONS]
     assert parse("models", *arguments).inert == tuple(option.name for option in INERT_OPTIONS)
 
 

@@ -52,6 +52,7 @@ class Call:
     Attributes:
         method: what is called.
         headers: of the request.
+        started_ns: when it began, on the engine's clock.
         received_ns: when its message was complete, on the engine's clock.
         on_lost: called if the client gives up, or its time is over.
         since_ns: since when a message has been arriving; 0 while none is.
@@ -83,6 +84,7 @@ class Call:
         "received_ns",
         "reserved_bytes",
         "since_ns",
+        "started_ns",
     )
 
     def __init__(
@@ -99,6 +101,7 @@ class Call:
         self.method = method
         self.headers = headers
         self.is_open = True
+        self.started_ns = connection.heard_ns
         self.received_ns = 0
         self.on_lost: Callable[[], None] | None = None
         self.since_ns = 0

@@ -4,11 +4,12 @@ Source: gRPC's PROTOCOL-HTTP2.md.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 from naiad.frontends.grpc.h2 import Headers
+from naiad.protocol.forwarded_headers import select_headers
 
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _NS: Final[Mapping[bytes, int]] = MappingProxyType(
@@ -41,12 +42,14 @@ def parse_timeout_ns(value: bytes) -> int:
     return int(match[1]) * _NS[match[2]]
 
 
-def iterate_metadata(headers: Headers) -> Iterator[tuple[str, str]]:
-    """The client's text metadata, keys in lower case; binary values are left out."""
-    for name, value in headers:
-        is_ours = name.startswith((b":", b"grpc-")) or name in _OWN
-        if not is_ours and not name.endswith(b"-bin"):
-            yield name.decode("latin-1"), value.decode("latin-1")
+def select_metadata(headers: Headers, pattern: re.Pattern[str]) -> dict[str, str]:
+    """The client's text metadata whose key the pattern is found in; keys are lower case."""
+    own = [
+        (name, value)
+        for name, value in headers
+        if not (name.startswith((b":", b"grpc-")) or name in _OWN or name.endswith(b"-bin"))
+    ]
+    return select_headers(own, pattern)
 
 
 def find_metadata(headers: Headers, key: bytes) -> bytes | None:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, cast
 
+from naiad.access.restricted_apis import is_secret
 from naiad.frontends.grpc.call import Call
 from naiad.frontends.grpc.call_headers import BadTimeoutError, parse_timeout_ns
 from naiad.frontends.grpc.h2 import ErrorCode, Headers, Http2Error, Http2Session
@@ -36,7 +37,7 @@ _KEEPALIVE_PING: Final = b"keepaliv"
 _MS: Final = 1_000_000
 _S: Final = 1_000_000_000
 
-_UNKNOWN: Final = Method("", "")
+_UNKNOWN: Final = Method("", None)
 
 SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -47,12 +48,12 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         context: shared with the other connections.
         session: its HTTP/2.
+        heard_ns: when bytes of the client came last.
     """
 
     __slots__ = (
         "_calls",
         "_draining_since_ns",
-        "_heard_ns",
         "_idle_frames",
         "_idle_pings",
         "_is_accepting",
@@ -71,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         "_unwritten_bytes",
         "_waiting",
         "context",
+        "heard_ns",
         "session",
     )
 
@@ -90,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._paused_since_ns = 0
         self._unwritten_bytes = 0
-        self._made_ns = self._heard_ns = context.now_ns()
+        self._made_ns = self.heard_ns = context.now_ns()
         self._draining_since_ns = 0
         self._idle_frames = 0
         self._resets = 0
@@ -121,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         """Go on with ``nbytes`` more bytes."""
         if self._transport.is_closing():
             return
-        self._heard_ns = self.context.now_ns()
+        self.heard_ns = self.context.now_ns()
         try:
             self.session.receive(self.context.scratch[:nbytes])
         except Http2Error as error:
@@ -190,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if method.restriction is not None:
             key, value = method.restriction
-            if fields.get(key) != value:
+            if not is_secret(fields.get(key), value):
                 call.fail(
                     StatusCode.UNAVAILABLE,
                     f"This protocol is restricted, expecting header '{key.decode()}'",
@@ -429,13 +431,13 @@ class Connection(asyncio.BufferedProtocol):
     def _check_life(self, now_ns: int) -> None:
         keepalive = self.context.options.keepalive
         if self._pinged_ns:
-            if self._heard_ns >= self._pinged_ns:
+            if self.heard_ns >= self._pinged_ns:
                 self._pinged_ns = 0
             elif now_ns - self._pinged_ns > keepalive.timeout_ms * _MS:
                 _LOGGER.info("connection ended: the client does not answer")
                 self._transport.abort()
             return
-        if now_ns - self._heard_ns < keepalive.time_ms * _MS:
+        if now_ns - self.heard_ns < keepalive.time_ms * _MS:
             return
         if not self._calls and not keepalive.permit_without_calls:
             return

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from naiad.access.restricted_apis import Api
 from naiad.frontends.grpc.infer import SERVICE
 from naiad.frontends.grpc.messages import answered_by, parse
 from naiad.frontends.grpc.methods import Method
@@ -32,29 +33,28 @@ class HealthHandlers:
 
     def methods(self) -> list[Method]:
         """The methods of this noun."""
-        category = "health"
         return [
             Method(
                 f"{SERVICE}ServerLive",
-                category,
+                Api.HEALTH,
                 unary=answered_by(ServerLiveRequest, self._server_live),
             ),
             Method(
                 f"{SERVICE}ServerReady",
-                category,
+                Api.HEALTH,
                 unary=answered_by(ServerReadyRequest, self._server_ready),
             ),
             Method(
                 f"{SERVICE}ModelReady",
-                category,
+                Api.HEALTH,
                 unary=answered_by(ModelReadyRequest, self._model_ready),
             ),
             Method(
                 f"{_HEALTH_SERVICE}Check",
-                category,
+                Api.HEALTH,
                 unary=answered_by(HealthCheckRequest, self._check),
             ),
-            Method(f"{_HEALTH_SERVICE}Watch", category, stream=self._watch),
+            Method(f"{_HEALTH_SERVICE}Watch", Api.HEALTH, stream=self._watch),
         ]
 
     def tell_watches(self) -> None:

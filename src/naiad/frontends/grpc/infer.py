@@ -1,41 +1,44 @@
 """Inference by one request and one response."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from naiad.errors import InvalidArgumentError, NaiadError, UnsupportedError
-from naiad.frontends.grpc.call_headers import iterate_metadata
+from naiad.access.restricted_apis import Api
+from naiad.errors import NaiadError, UnsupportedError
+from naiad.frontends.grpc.call_headers import select_metadata
 from naiad.frontends.grpc.methods import Method
 from naiad.frontends.serving import ServedModel, ServingEngine
 from naiad.inference.request import InferRequest, ResponseCallback
 from naiad.inference.response import InferResponse
+from naiad.inference.trace import Trace
+from naiad.protocol.forwarded_headers import forward_headers
 from naiad.protocol.infer_message import InferMessage, InferMessageReader
 from naiad.protocol.requested_outputs import RequestedOutputs
-from naiad.protocol.v2_json import SharedMemoryRegions
-from naiad.protocol.v2_proto import InferRequestDecoder, is_reserved_parameter, parse_version
+from naiad.protocol.v2_proto import InferRequestDecoder, parse_version
 from naiad.protocol.v2_proto_response import InferResponseEncoder
 
 if TYPE_CHECKING:
     from naiad.frontends.grpc.call import Call
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
-INFERENCE: Final = "inference"
 
 
 class InferProtocol:
     """What unary and streamed inference share: reading, decoding, and encoders by model version."""
 
-    __slots__ = ("_decoder", "_encoders", "_pattern", "engine", "reader")
+    __slots__ = ("_decoder", "_encoders", "_pattern", "engine", "reader", "traces")
 
     def __init__(
         self,
         engine: ServingEngine[Any],
         pattern: re.Pattern[str] | None,
-        regions: SharedMemoryRegions | None,
     ) -> None:
         self.engine = engine
+        self.traces = engine.traces
         self.reader = InferMessageReader()
-        self._decoder = InferRequestDecoder(regions)
+        self._decoder = InferRequestDecoder(engine.shared_memory)
         self._pattern = pattern
         self._encoders: dict[tuple[str, int], InferResponseEncoder] = {}
 
@@ -58,7 +61,9 @@ class InferProtocol:
         received_ns = call.received_ns or self.engine.now_ns()
         decoded = self._decoder.decode(model.signature, message, callback, received_ns)
         if self._pattern is not None:
-            self._forward(call, decoded[0], self._pattern)
+            forward_headers(decoded[0], select_metadata(call.headers, self._pattern))
+        if self.traces.is_active:
+            self._begin_trace(call, model, decoded[0], received_ns)
         return decoded
 
     def encoder(self, model: ServedModel) -> InferResponseEncoder:
@@ -74,18 +79,33 @@ class InferProtocol:
             )
         return encoder
 
-    def _forward(self, call: "Call", request: InferRequest, pattern: re.Pattern[str]) -> None:
-        """Give the model the metadata that the server's settings name."""
-        for key, value in iterate_metadata(call.headers):
-            if pattern.search(key) is None:
-                continue
-            if is_reserved_parameter(key):
-                raise InvalidArgumentError(
-                    f"Header '{key}' is reserved for Triton usage and cannot be forwarded."
-                )
-            if request.parameters is None:
-                request.parameters = {}
-            request.parameters[key] = value
+    def _begin_trace(
+        self, call: "Call", model: ServedModel, request: InferRequest, received_ns: int
+    ) -> None:
+        """Give a decoded request its trace, if it is one to be traced."""
+        trace = self.traces.sample(model.name, model.version, request.request_id)
+        if trace is not None:
+            trace.stamp("GRPC_WAITREAD_START", call.started_ns)
+            trace.stamp("GRPC_WAITREAD_END", received_ns)
+            request.trace = trace
+
+    def cancel(self, model: ServedModel, request: InferRequest) -> None:
+        """The client of ``request`` gave up."""
+        self.engine.cancel(model, request)
+        if request.trace is not None:
+            request.trace.finish()
+
+
+@contextmanager
+def sending(trace: Trace, now_ns: Callable[[], int], *, is_final: bool = True) -> Iterator[None]:
+    """While an answer is encoded and sent; after the last one the trace is finished."""
+    trace.stamp("GRPC_SEND_START", now_ns())
+    try:
+        yield
+    finally:
+        trace.stamp("GRPC_SEND_END", now_ns())
+        if is_final:
+            trace.finish()
 
 
 class InferHandler:
@@ -96,11 +116,12 @@ class InferHandler:
 
     def methods(self) -> list[Method]:
         """The methods of this noun."""
-        return [Method(f"{SERVICE}ModelInfer", INFERENCE, unary=self.infer, is_packed=True)]
+        return [Method(f"{SERVICE}ModelInfer", Api.INFERENCE, unary=self.infer, is_packed=True)]
 
     def infer(self, call: "Call", data: bytes | memoryview, start: int) -> None:
         """Decode a request and give it to the engine."""
         protocol = self._protocol
+        waiting: InferCall | None = None
         try:
             message = protocol.reader.read(data, start)
             model = protocol.find(message)
@@ -114,6 +135,8 @@ class InferHandler:
             protocol.engine.infer(model, request)
         except NaiadError as error:
             call.fail_with(error)
+            if waiting is not None and waiting.request is not None:
+                waiting.end_trace(waiting.request)
             return
         call.on_lost = waiting.cancel
 
@@ -122,22 +145,29 @@ class InferCall:
     """One request on its way through the engine.
 
     Attributes:
-        request: what the engine has.
+        request: what the engine has; None before it was decoded.
         outputs: how the client wants the answer.
     """
 
     __slots__ = ("_call", "_model", "_protocol", "outputs", "request")
 
-    request: InferRequest
     outputs: RequestedOutputs
 
     def __init__(self, protocol: InferProtocol, call: "Call", model: ServedModel) -> None:
         self._protocol = protocol
         self._call = call
         self._model = model
+        self.request: InferRequest | None = None
 
     def on_response(self, response: InferResponse) -> None:
         """Encode and send; the engine's callback."""
+        if self.request is None or self.request.trace is None:
+            self._send(response)
+        else:
+            with sending(self.request.trace, self._protocol.engine.now_ns):
+                self._send(response)
+
+    def _send(self, response: InferResponse) -> None:
         error = response.error
         if error is None:
             try:
@@ -150,6 +180,13 @@ class InferCall:
         self._call.on_lost = None
         self._call.fail_with(error)
 
+    def end_trace(self, request: InferRequest) -> None:
+        """The engine did not take the request."""
+        if request.trace is not None:
+            with sending(request.trace, self._protocol.engine.now_ns):
+                pass
+
     def cancel(self) -> None:
         """The client gave up."""
-        self._protocol.engine.cancel(self._model, self.request)
+        if self.request is not None:
+            self._protocol.cancel(self._model, self.request)

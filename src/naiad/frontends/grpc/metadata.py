@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from naiad.access.restricted_apis import Api
 from naiad.frontends.grpc.infer import SERVICE
 from naiad.frontends.grpc.messages import answered_by
 from naiad.frontends.grpc.methods import Method
@@ -35,22 +36,22 @@ class MetadataHandlers:
         return [
             Method(
                 f"{SERVICE}ServerMetadata",
-                "metadata",
+                Api.METADATA,
                 unary=answered_by(ServerMetadataRequest, self._server_metadata),
             ),
             Method(
                 f"{SERVICE}ModelMetadata",
-                "metadata",
+                Api.METADATA,
                 unary=answered_by(ModelMetadataRequest, self._model_metadata),
             ),
             Method(
                 f"{SERVICE}ModelConfig",
-                "model-config",
+                Api.MODEL_CONFIG,
                 unary=answered_by(ModelConfigRequest, self._model_config),
             ),
             Method(
                 f"{SERVICE}ModelStatistics",
-                "statistics",
+                Api.STATISTICS,
                 unary=answered_by(ModelStatisticsRequest, self._statistics),
             ),
         ]

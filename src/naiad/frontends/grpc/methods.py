@@ -1,7 +1,9 @@
 """What can be called, and by whom."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from naiad.access.restricted_apis import Api, RestrictedApis
 
 if TYPE_CHECKING:
     from naiad.frontends.grpc.call import Call
@@ -33,44 +35,43 @@ class Method:
 
     Attributes:
         path: as HTTP/2 names it.
-        category: what restrictions call it; empty where there is no restriction for it.
+        api: what restrictions call it; None where there is no restriction for it.
         unary: answers one message with one; None for a streaming method.
         stream: begins a streaming call; None for a unary method.
         is_packed: its answers are compressed where the options say so.
-        restriction: the metadata key and value that a call must bring.
+        restriction: the metadata key and the secret that a call must bring.
     """
 
-    __slots__ = ("category", "is_packed", "path", "restriction", "stream", "unary")
+    __slots__ = ("api", "is_packed", "path", "restriction", "stream", "unary")
 
     def __init__(
         self,
         path: str,
-        category: str,
+        api: Api | None,
         *,
         unary: UnaryHandler | None = None,
         stream: StreamHandler | None = None,
         is_packed: bool = False,
     ) -> None:
         self.path = path.encode()
-        self.category = category
+        self.api = api
         self.unary = unary
         self.stream = stream
         self.is_packed = is_packed
-        self.restriction: tuple[bytes, bytes] | None = None
+        self.restriction: tuple[bytes, str] | None = None
 
 
-RESTRICTION_PREFIX = "triton-grpc-protocol-"
+# Source: Triton's grpc_server.cc. Metadata keys are lower case, whatever the operator wrote.
+_KEY_PREFIX: Final = "triton-grpc-protocol-"
 
 
-def index_methods(
-    methods: Iterable[Method], restrictions: Mapping[str, tuple[str, str]]
-) -> dict[bytes, Method]:
+def index_methods(methods: Iterable[Method], restrictions: RestrictedApis) -> dict[bytes, Method]:
     """Methods by path, restricted as the options say."""
     by_path: dict[bytes, Method] = {}
     for method in methods:
-        restriction = restrictions.get(method.category)
-        if restriction is not None:
-            key, value = restriction
-            method.restriction = (f"{RESTRICTION_PREFIX}{key}".lower().encode(), value.encode())
+        needed = restrictions.headers.get(method.api) if method.api is not None else None
+        if needed is not None:
+            key, value = needed
+            method.restriction = (f"{_KEY_PREFIX}{key}".lower().encode(), value)
         by_path[method.path] = method
     return by_path

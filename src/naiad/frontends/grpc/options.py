@@ -1,10 +1,11 @@
 """How the gRPC server behaves."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from naiad.access.restricted_apis import RestrictedApis
 
 # What gRPC's own libraries can send at all: lengths are signed 32-bit numbers there.
 MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
@@ -63,8 +64,7 @@ class GrpcOptions:
         max_connection_age_grace_ms: for its calls to end then; 0 for any time.
         compression_level: of inference responses, 1 to 9 as zlib's; 0 for none.
         header_forward_pattern: metadata whose key has a match become request parameters.
-        restrictions: by category of methods (``health``, ``inference``, ...) the metadata key and
-            the value that a call must bring.
+        restrictions: methods that need a secret in their metadata.
         tls: None for plain text.
         read_timeout_s: for a message to arrive, once its first byte is there, on top of what a
             client of the slowest accepted speed needs.
@@ -85,7 +85,7 @@ class GrpcOptions:
     max_connection_age_grace_ms: int = 0
     compression_level: int = 0
     header_forward_pattern: re.Pattern[str] | None = None
-    restrictions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    restrictions: RestrictedApis = field(default_factory=RestrictedApis)
     tls: Tls | None = None
     read_timeout_s: float = 30.0
     min_read_bytes_per_s: int = 16 << 10

@@ -38,7 +38,7 @@ class ReflectionHandlers:
         return [
             Method(
                 f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-                "",
+                None,
                 stream=Reflection,
             )
             for version in ("v1", "v1alpha")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from naiad.access.restricted_apis import Api
 from naiad.errors import UnsupportedError
 from naiad.frontends.grpc.infer import SERVICE
 from naiad.frontends.grpc.messages import Tasks
@@ -31,22 +32,21 @@ class RepositoryHandlers:
 
     def methods(self) -> list[Method]:
         """The methods of this noun."""
-        category = "model-repository"
         tasks = self._tasks
         return [
             Method(
                 f"{SERVICE}RepositoryIndex",
-                category,
+                Api.MODEL_REPOSITORY,
                 unary=tasks.answered_by(RepositoryIndexRequest, self._index),
             ),
             Method(
                 f"{SERVICE}RepositoryModelLoad",
-                category,
+                Api.MODEL_REPOSITORY,
                 unary=tasks.answered_by(RepositoryModelLoadRequest, self._load),
             ),
             Method(
                 f"{SERVICE}RepositoryModelUnload",
-                category,
+                Api.MODEL_REPOSITORY,
                 unary=tasks.answered_by(RepositoryModelUnloadRequest, self._unload),
             ),
         ]

@@ -11,14 +11,17 @@ from naiad.frontends.grpc.context import ConnectionContext
 from naiad.frontends.grpc.h2 import Http2Limits
 from naiad.frontends.grpc.health import HealthHandlers
 from naiad.frontends.grpc.infer import InferHandler, InferProtocol
+from naiad.frontends.grpc.log_settings import LogSettingsHandlers
 from naiad.frontends.grpc.messages import Tasks
 from naiad.frontends.grpc.metadata import MetadataHandlers
 from naiad.frontends.grpc.methods import Method, index_methods
 from naiad.frontends.grpc.options import GrpcOptions
 from naiad.frontends.grpc.reflection import ReflectionHandlers
 from naiad.frontends.grpc.repository import RepositoryHandlers
+from naiad.frontends.grpc.shared_memory import SharedMemoryHandlers
 from naiad.frontends.grpc.stream_infer import StreamInferHandler
 from naiad.frontends.grpc.tls import build_context
+from naiad.frontends.grpc.trace_setting import TraceSettingHandlers
 from naiad.frontends.serving import ServingEngine
 
 _SWEEP_INTERVAL_S: Final = 1.0
@@ -79,13 +82,16 @@ class GrpcServer:
     def _methods(self) -> list[Method]:
         engine = self._engine
         options = self._options
-        protocol = InferProtocol(engine, options.header_forward_pattern, None)
+        protocol = InferProtocol(engine, options.header_forward_pattern)
         return [
             *InferHandler(protocol).methods(),
             *StreamInferHandler(protocol, options.max_stream_requests).methods(),
             *self._health.methods(),
             *MetadataHandlers(engine).methods(),
             *RepositoryHandlers(engine, Tasks()).methods(),
+            *SharedMemoryHandlers(engine).methods(),
+            *TraceSettingHandlers(engine).methods(),
+            *LogSettingsHandlers(engine).methods(),
             *ReflectionHandlers().methods(),
         ]
 

@@ -3,9 +3,10 @@
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError
 from naiad.frontends.grpc.call_headers import find_metadata
-from naiad.frontends.grpc.infer import INFERENCE, SERVICE, InferProtocol
+from naiad.frontends.grpc.infer import SERVICE, InferProtocol, sending
 from naiad.frontends.grpc.methods import Method
 from naiad.inference.response import InferResponse
 from naiad.protocol.infer_message import InferMessage
@@ -34,7 +35,9 @@ class StreamInferHandler:
 
     def methods(self) -> list[Method]:
         """The methods of this noun."""
-        return [Method(f"{SERVICE}ModelStreamInfer", INFERENCE, stream=self.begin, is_packed=True)]
+        return [
+            Method(f"{SERVICE}ModelStreamInfer", Api.INFERENCE, stream=self.begin, is_packed=True)
+        ]
 
     def begin(self, call: "Call") -> "InferStream":
         """A stream begins."""
@@ -83,6 +86,8 @@ class InferStream:
         except NaiadError as error:
             if not request.is_decoupled and request not in self._ordered:
                 self._ordered.append(request)
+            if request.request is not None and request.request.trace is not None:
+                request.request.trace.finish()
             refusal = encode_refusal(error.message, message.request_id)
             self.take(request, ([refusal], len(refusal)), error, is_final=True)
         if len(self._active) >= self._max_requests:
@@ -167,7 +172,7 @@ class InferStream:
         active, self._active = self._active, {}
         for request in active:
             if request.request is not None:
-                self.protocol.engine.cancel(request.model, request.request)
+                self.protocol.cancel(request.model, request.request)
 
 
 class StreamRequest:
@@ -212,6 +217,15 @@ class StreamRequest:
 
     def on_response(self, response: InferResponse) -> None:
         """Encode and hand on; the engine's callback."""
+        trace = self.request.trace if self.request is not None else None
+        if trace is None:
+            self._hand_on(response)
+        else:
+            now_ns = self._stream.protocol.engine.now_ns
+            with sending(trace, now_ns, is_final=response.is_final):
+                self._hand_on(response)
+
+    def _hand_on(self, response: InferResponse) -> None:
         stream = self._stream
         encoder = stream.protocol.encoder(self.model)
         is_final = response.is_final

@@ -33,7 +33,7 @@ class Server:
         self.now = S
         self.budget = ByteBudget(options.pop("budget_bytes", 1 << 30))
         self.options = GrpcOptions(**options)
-        protocol = InferProtocol(self.engine, None, None)
+        protocol = InferProtocol(self.engine, None)
         self.context = ConnectionContext(
             asyncio.get_running_loop(),
             self.options,
