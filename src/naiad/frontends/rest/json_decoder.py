@@ -87,6 +87,8 @@ class _Lane:
 
     def ask(self, text: Buffer) -> tuple[bytes, memoryview]:
         """Head and payload of the split document; blocks."""
+        if self._process is not None and self._process.poll() is not None:
+            self._stop()  # it died of something else than a request
         channel = self._channel or self._start()
         descriptor = make_file()
         try:
