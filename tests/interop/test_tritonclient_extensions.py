@@ -109,7 +109,7 @@ def test_regions_are_listed(client: triton.InferenceServerClient, memory: Any) -
         client.register_system_shared_memory("data", region["key"], 8192)
 
 
-def test_traces_are_switched_on_and_off(client: triton.InferenceServerClient, folder: Path) -> None:
+def test_traces_are_switched_on_and_off(client: triton.InferenceServerClient) -> None:
     settings = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "trace_count": "1"}
     changed = client.update_trace_settings("id_bytes", settings)
     assert (changed["trace_rate"], changed["trace_count"]) == ("1", "1")
