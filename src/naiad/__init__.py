@@ -4,18 +4,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from naiad import asgi
     from naiad.errors import NaiadError
     from naiad.exporter.export import export
     from naiad.exporter.options import ExportOptions
     from naiad.exporter.result import ExportResult
 
-__all__ = ["ExportOptions", "ExportResult", "NaiadError", "export"]
+__all__ = ["ExportOptions", "ExportResult", "NaiadError", "asgi", "export"]
 
 # Loaded when first used: torch alone costs three seconds, and a server needs none of it.
 _MODULES = {
     "ExportOptions": "naiad.exporter.options",
     "ExportResult": "naiad.exporter.result",
     "NaiadError": "naiad.errors",
+    "asgi": "naiad.asgi",
     "export": "naiad.exporter.export",
 }
 
@@ -23,7 +25,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'naiad' has no attribute '{name}'")
-    return getattr(import_module(_MODULES[name]), name)
+    module = import_module(_MODULES[name])
+    return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

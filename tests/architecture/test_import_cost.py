@@ -22,7 +22,8 @@ def test_naiad_itself_loads_no_framework() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", ["naiad.cli.export", "naiad.repository.golden", "naiad.exporter.options"]
+    "module",
+    ["naiad.asgi", "naiad.cli.export", "naiad.repository.golden", "naiad.exporter.options"],
 )
 def test_what_reads_options_and_golden_cases_loads_none_either(module: str) -> None:
     assert loaded_by(f"import {module}").isdisjoint(HEAVY)

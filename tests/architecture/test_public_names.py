@@ -8,14 +8,20 @@ import naiad
 
 
 def test_the_promised_names() -> None:
-    assert sorted(naiad.__all__) == ["ExportOptions", "ExportResult", "NaiadError", "export"]
+    assert sorted(naiad.__all__) == [
+        "ExportOptions",
+        "ExportResult",
+        "NaiadError",
+        "asgi",
+        "export",
+    ]
     assert dir(naiad) == sorted(naiad.__all__)
 
 
 @pytest.mark.slow
 def test_each_is_there_and_stays_itself() -> None:
     for name in naiad.__all__:
-        assert getattr(naiad, name).__name__ == name
+        assert getattr(naiad, name).__name__.removeprefix("naiad.") == name
 
 
 @pytest.mark.slow

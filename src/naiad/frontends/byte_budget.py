@@ -1,5 +1,7 @@
 """How many bytes of requests a server holds at a time, over all connections and ports."""
 
+from naiad.errors import UnavailableError
+
 
 class ByteBudget:
     """A counter with a limit; belongs to the event loop.
@@ -26,3 +28,10 @@ class ByteBudget:
     def release(self, size: int) -> None:
         """Give back what ``try_reserve`` granted."""
         self.reserved_bytes -= size
+
+    def exhausted(self) -> UnavailableError:
+        """The error for a request that does not fit."""
+        return UnavailableError(
+            "the requests that the server holds have reached its limit of "
+            f"{self.limit_bytes} bytes; send this one again later"
+        )

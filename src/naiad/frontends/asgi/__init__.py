@@ -1,0 +1,1 @@
+"""The HTTP API as an ASGI application, to be mounted in another server."""
