@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from naiad.cli.current_folder import add_current_folder
-from naiad.errors import InvalidArgumentError, NaiadError, NotFoundError
+from naiad.errors import AlreadyExistsError, InvalidArgumentError, NaiadError, NotFoundError
+from naiad.repository.paths import check_model_name
+from naiad.repository.writer import refuse_taken
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -150,7 +153,7 @@ def export(**given: Any) -> None:
     try:
         with console.status("loading torch") as status, _progress(status):
             result = _export(given)
-    except (InvalidArgumentError, NotFoundError) as error:
+    except (InvalidArgumentError, NotFoundError, AlreadyExistsError) as error:
         click.echo(f"naiad export: {error.message}", err=True)
         sys.exit(_MISUSED)
     except NaiadError as error:
@@ -161,6 +164,10 @@ def export(**given: Any) -> None:
 
 def _export(given: Mapping[str, Any]) -> "ExportResult":
     dynamic, ranges = parse_dynamic(given["dynamic"]), parse_ranges(given["ranges"])
+    # Torch takes seconds to import, and what is typed wrong can be said before.
+    check_model_name(given["name"])
+    if not given["overwrite"]:
+        refuse_taken(given["repository"], given["name"], given["version"])
     from naiad.exporter.export import export as export_model
     from naiad.exporter.options import ExportOptions
     from naiad.source_model.reference import load_source
@@ -222,9 +229,12 @@ def _print_result(console: Console, result: "ExportResult") -> None:
     tensors = Table(
         "", "name", "datatype", "shape", title="Inputs and outputs", title_justify="left"
     )
+    # The file names the batch axis of inputs alone; outputs have the same one.
+    batch = {0: result.inputs[0].axes[0]} if result.max_batch_size else {}
     for kind, records in (("input", result.inputs), ("output", result.outputs)):
         for record in records:
-            tensors.add_row(kind, escape(record.name), record.datatype, escape(_shape(record)))
+            shape = _shape(record, batch if kind == "output" else {})
+            tensors.add_row(kind, escape(record.name), record.datatype, escape(shape))
     console.print(tensors)
     files = Table("file", "bytes", title="Files", title_justify="left")
     for name, size in result.files.items():
@@ -241,9 +251,33 @@ def _print_result(console: Console, result: "ExportResult") -> None:
     console.print(f"max_batch_size: {result.max_batch_size}", highlight=False)
     for note in result.notes:
         console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
+    if fixed := _fixed_tokens(result):
+        flags = " ".join(f"--dynamic {shlex.quote(f'{name}:batch,tokens')}" for name in fixed)
+        console.print(
+            f"- rows of {' and '.join(fixed)} are as long as in the example; for any length: {flags}",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
+    repository = shlex.quote(str(result.path.parent.parent))
+    console.print(
+        f"Next: naiad serve {repository}, and in another shell "
+        f"naiad infer {shlex.quote(result.model_name)} --example",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
 
 
-def _shape(record: "TensorRecord") -> str:
-    named = {axis: record.axes.get(axis, "-1") for axis in range(len(record.shape))}
+def _fixed_tokens(result: "ExportResult") -> list[str]:
+    """Inputs that look like tokens, and whose number was taken from the example."""
+    if not result.max_batch_size:
+        return []
+    return [
+        record.name
+        for record in result.inputs
+        if record.datatype in {"INT32", "INT64"} and len(record.shape) == 2 and record.shape[1] > 1
+    ]
+
+
+def _shape(record: "TensorRecord", also_named: Mapping[int, str]) -> str:
+    names = {**also_named, **record.axes}
+    named = {axis: names.get(axis, "-1") for axis in range(len(record.shape))}
     sizes = [named[axis] if size == -1 else str(size) for axis, size in enumerate(record.shape)]
     return f"[{', '.join(sizes)}]"

@@ -43,7 +43,7 @@ from naiad.repository.golden import (
 )
 from naiad.repository.layout import CONFIG_FILENAME
 from naiad.repository.paths import check_model_name
-from naiad.repository.writer import publish_version
+from naiad.repository.writer import publish_version, refuse_taken
 from naiad.source_model.evaluation import preserve_buffers
 from naiad.source_model.model import SourceModel
 
@@ -101,6 +101,8 @@ def export(  # noqa: PLR0913  # the model's call, where it goes, and one object 
     chosen = _find_format(format)
     settings = options or ExportOptions()
     check_model_name(name)
+    if not settings.overwrite:
+        refuse_taken(Path(repository), name, settings.version)
     labels = _read_labels(settings.labels)
     existing = _read_config(Path(repository, name, CONFIG_FILENAME))
     with quiet(), tempfile.TemporaryDirectory(prefix="naiad-export-") as folder:

@@ -1,4 +1,10 @@
-"""ONNX files, written by torch.onnx's dynamo exporter and run by onnxruntime."""
+"""ONNX files, written by torch.onnx and run by onnxruntime.
+
+torch.export unrolls the loop of an LSTM or GRU and so fixes its length. Where that length is to
+vary, torch.onnx's older exporter writes the model, which traces it and has an ONNX operator for the
+loop. Tracing loses what depends on values, so it is not taken for anything else, and like every
+file this one is published only if it answers the golden cases, which hold other lengths.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -10,15 +16,18 @@ import onnx
 import onnxruntime
 import onnxscript
 import torch
+from torch import nn
 
 from naiad.errors import InternalError, UnsupportedError
 from naiad.exporter.formats import Interface, Runner, Written
 from naiad.exporter.onnx_names import name_axes, rename_interface, strip_provenance
 from naiad.exporter.plan import ExportPlan
-from naiad.exporter.program import capture
+from naiad.exporter.program import FixedAxisError, capture
+from naiad.exporter.tracing import tracer_notes
 from naiad.inference.comparison import Array
 from naiad.inference.datatypes import from_dtype
 from naiad.repository.golden import GoldenCase, TensorRecord
+from naiad.source_model.evaluation import evaluation
 
 # A protobuf message ends at 2 GB; below this the weights are part of the one file.
 INLINE_LIMIT_BYTES: Final = 1_500_000_000
@@ -56,10 +65,16 @@ class OnnxFormat:
             UnsupportedError: an operator, a datatype or an opset that it cannot be.
         """
         _refuse_bfloat16(plan)
-        program = capture(plan)
-        _convert(plan, program).save(
-            path, external_data=_weight_bytes(plan) > self._inline_limit_bytes
-        )
+        has_external_data = _weight_bytes(plan) > self._inline_limit_bytes
+        notes: tuple[str, ...] = ()
+        try:
+            program = capture(plan)
+        except FixedAxisError as error:
+            if has_external_data or not _is_recurrent(plan):
+                raise
+            notes = _write_traced(plan, path, error)
+        else:
+            _convert(plan, program).save(path, external_data=has_external_data)
         model = onnx.load(path, load_external_data=False)
         opset = _check_opset(model, plan.options.opset)
         _require_interface(model, plan)
@@ -67,7 +82,7 @@ class OnnxFormat:
         name_axes(model, plan.axes)
         strip_provenance(model)
         onnx.save(model, path)
-        return Written(plan.input_names, plan.output_names, (f"ONNX opset {opset}",))
+        return Written(plan.input_names, plan.output_names, (f"ONNX opset {opset}", *notes))
 
     def open(self, path: Path, datatypes: Mapping[str, str]) -> Runner:
         """A session of onnxruntime's CPU provider."""
@@ -110,6 +125,34 @@ def _convert(plan: ExportPlan, program: torch.export.ExportedProgram) -> torch.o
     return converted
 
 
+def _is_recurrent(plan: ExportPlan) -> bool:
+    return any(isinstance(part, nn.RNNBase) for part in plan.source.module.modules())
+
+
+def _write_traced(plan: ExportPlan, path: Path, refusal: FixedAxisError) -> tuple[str, ...]:
+    """Write the file with torch.onnx's older exporter; returns what the user should know."""
+    with evaluation(plan.flat), tracer_notes() as remarks:
+        try:
+            torch.onnx.export(
+                plan.flat,
+                plan.trace_inputs(),
+                path,
+                dynamo=False,
+                opset_version=plan.options.opset,
+                input_names=plan.input_names,
+                output_names=plan.output_names,
+                dynamic_axes=dict(zip(plan.input_names, map(dict, plan.axes), strict=True)),
+            )
+        except Exception as error:
+            # The refusal says what to do; the older exporter's reason would lead away from it.
+            raise refusal from error
+    return (
+        "traced by torch.onnx's older exporter, which keeps the loop of an LSTM or GRU: one path "
+        "through the model's Python code is kept, which the golden cases tried",
+        *remarks,
+    )
+
+
 def _reason(error: BaseException) -> str:
     """The innermost cause of an exporter error, which wraps it in advice to its own developers."""
     chain_of_causes = [error]
@@ -117,7 +160,9 @@ def _reason(error: BaseException) -> str:
         chain_of_causes.append(chain_of_causes[-1].__cause__)
     lines = [str(cause).strip().splitlines()[0] for cause in chain_of_causes if str(cause).strip()]
     node = next((line for line in lines if "translating node" in line), "")
-    return f"{lines[-1]} {node}. {_UNSUPPORTED_HINT}"
+    # After the node's name, its whole repr and a pointer to a stack trace follow.
+    place = f" ({node.partition(' : [')[0]})" if node else ""
+    return f"{lines[-1].rstrip('.')}{place}. {_UNSUPPORTED_HINT}"
 
 
 def _refuse_bfloat16(plan: ExportPlan) -> None:

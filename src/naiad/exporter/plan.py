@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from naiad.errors import InvalidArgumentError
 from naiad.exporter.batching import find_batch
@@ -109,6 +110,7 @@ def make_plan(
         sampler=sampler,
         notes=(
             found.note(),
+            *_mode_notes(source),
             *_name_notes([name for name, _ in outputs], output_names, options),
             *_shape_notes(outputs, padded),
             *_constant_notes(source),
@@ -214,6 +216,24 @@ def _asked_axes(
                 )
         asked[position] = dict(names)
     return asked
+
+
+def _mode_notes(source: SourceModel) -> list[str]:
+    """Train mode is torch's default, so it's told only where it changes answers."""
+    # torch has no public name for the classes that all of them are made from.
+    changing = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
+    found = sorted(
+        {
+            type(part).__name__
+            for part in source.module.modules()
+            if part.training and isinstance(part, changing)
+        }
+    )
+    if not found:
+        return []
+    return [
+        f"the model came in train mode ({', '.join(found)}); the file answers as after model.eval()"
+    ]
 
 
 def _name_notes(own: Sequence[str], names: Sequence[str], options: ExportOptions) -> list[str]:

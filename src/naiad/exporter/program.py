@@ -18,11 +18,16 @@ _SPECIALIZED: Final = re.compile(
 _DATA_DEPENDENT: Final = "data-dependent"
 
 
+class FixedAxisError(UnsupportedError):
+    """The captured model has one size of an axis that is to vary."""
+
+
 def capture(plan: ExportPlan) -> ExportedProgram:
     """Capture the flat model with its dynamic axes.
 
     Raises:
-        UnsupportedError: torch cannot capture it, with torch's reason and what to do.
+        FixedAxisError: the capture fixes an axis, with torch's reason and what to do.
+        UnsupportedError: torch cannot capture it at all, likewise.
     """
     if any(isinstance(part, torch.jit.ScriptModule) for part in plan.source.module.modules()):
         raise UnsupportedError(
@@ -73,13 +78,13 @@ def _explain(error: Exception) -> UnsupportedError:
     if _CONSTRAINTS in text:
         fixed = [f"'{name}' to {size}" for name, size in _SPECIALIZED.findall(text)]
         found = f"it fixes {' and '.join(fixed)}" if fixed else " ".join(lines[1:3])
-        return UnsupportedError(
+        return FixedAxisError(
             f"the captured model cannot vary an axis that was to be dynamic: {found}. Let sizes "
             "come from the tensors (x.shape[0]) instead of numbers, take the axis out of the "
             "dynamic ones, set max_batch_size to 0 if it is the batch, or use the format "
             "torchscript, which also keeps the loop of an LSTM or GRU"
         )
     return UnsupportedError(
-        f"torch.export cannot capture the model: {type(error).__name__}: {' '.join(lines[:4])}. "
-        "The format torchscript may be able to"
+        f"torch.export cannot capture the model: {type(error).__name__}: "
+        f"{' '.join(lines[:4]).rstrip('.')}. The format torchscript may be able to"
     )

@@ -72,7 +72,8 @@ def publish_version(  # noqa: PLR0913  (what is published, where, and what with)
     config, label_files = _prepare_config(config, model_name, labels)
     repository.mkdir(parents=True, exist_ok=True)
     target = _Target(repository / model_name, version, overwrite)
-    _refuse_taken(target)
+    if not overwrite:
+        refuse_taken(repository, model_name, version)
     with _stage(repository) as stage:
         staged = stage / "version"
         staged.mkdir()
@@ -111,17 +112,27 @@ def _prepare_config(
     return prepared, files
 
 
-def _refuse_taken(target: _Target) -> None:
-    if target.version is None or target.overwrite:
-        return
-    if (target.model_path / str(target.version)).exists():
-        raise _taken(target.model_path, target.version)
+def refuse_taken(repository: Path, model_name: str, version: int | None) -> None:
+    """Say that a version is there before any work is done for it.
+
+    Args:
+        repository: of the model; need not exist.
+        model_name: of the folder.
+        version: None takes a free number, so it is never taken.
+
+    Raises:
+        AlreadyExistsError: the version is there.
+    """
+    model_path = repository / model_name
+    if version is not None and (model_path / str(version)).exists():
+        raise _taken(model_path, version)
 
 
 def _taken(model_path: Path, version: int) -> AlreadyExistsError:
     return AlreadyExistsError(
         f"version {version} of model '{model_path.name}' exists in '{model_path.parent}'. Choose "
-        "another version, leave the version out to take the next one, or allow to overwrite it."
+        "another version, leave the version out to take the next one, or replace it (--overwrite, "
+        "or overwrite=True)."
     )
 
 
@@ -155,8 +166,8 @@ def _move_in(staged: Path, texts: Mapping[str, str], target: _Target) -> Path:
             if error.errno not in _TAKEN:
                 raise
             # Another publisher was faster. A chosen number is lost; otherwise take the next one.
-            if target.version is not None and target.model_path.exists():
-                _refuse_taken(target)
+            if not target.overwrite:
+                refuse_taken(target.model_path.parent, target.model_path.name, target.version)
             continue
         return target.model_path / str(version)
 

@@ -67,6 +67,15 @@ def test_without_a_batch_axis_max_batch_size_is_0_and_the_reason_is_said(
         publish(tmp_path, model, *args, max_batch_size=4)
 
 
+def test_train_mode_is_told_where_it_changes_answers(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout())
+    told = publish(tmp_path, model, torch.randn(2, 3)).notes
+    assert any("in train mode (BatchNorm1d, Dropout)" in note for note in told)
+    for harmless in (model.eval(), nn.Linear(3, 4)):
+        notes = publish(tmp_path, harmless, torch.randn(2, 3)).notes
+        assert not any("train mode" in note for note in notes)
+
+
 def test_a_scalar_result_gets_an_axis_because_the_protocol_has_none(tmp_path: Path) -> None:
     result = publish(tmp_path, Mean(), torch.randn(2, 3))
     assert result.outputs[0].shape == (1,)

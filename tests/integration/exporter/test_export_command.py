@@ -94,6 +94,18 @@ def test_ranges_instances_and_the_way_to_torchscript_reach_the_export(folder: Pa
     assert {int(number) for ids in drawn for number in ids.reshape(-1)} == {4, 5}
 
 
+def test_what_comes_next_is_said(folder: Path) -> None:
+    result = run("command_nets:both", "--name", "net", "--repository", "my models")
+    assert "[batch, 2]" in result.stdout
+    assert "rows of input_ids and mask are as long as in the example" in result.stdout
+    assert "--dynamic input_ids:batch,tokens --dynamic mask:batch,tokens" in result.stdout
+    assert "Next: naiad serve 'my models', and" in result.stdout
+    assert "naiad infer net --example" in result.stdout
+    again = run("command_nets:both", "--name", "net", "--repository", "my models", "--version", "1")
+    assert again.exit_code == 2
+    assert "--overwrite" in again.stderr
+
+
 def test_the_choices_are_those_of_the_export() -> None:
     choices = {
         option.name: tuple(option.type.choices)
@@ -114,6 +126,7 @@ def test_a_file_that_cannot_be_made_exits_with_1(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["no_such_module:make", "--name", "a/b"], "invalid model name 'a/b'"),
         (["command_nets"], "not of the form MODULE:CALLABLE"),
         (["no_such_module:make"], "no Python module 'no_such_module'"),
         (["command_nets:make"], "--args MODULE:CALLABLE"),
@@ -129,7 +142,7 @@ def test_a_file_that_cannot_be_made_exits_with_1(folder: Path) -> None:
     ],
 )
 def test_wrong_use_exits_with_2(folder: Path, arguments: list[str], message: str) -> None:
-    result = run(*arguments, "--name", "net", "--repository", "r")
+    result = run("--name", "net", "--repository", "r", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr.replace("\n", " ")
     assert not (folder / "r").exists()

@@ -75,7 +75,7 @@ def test_an_output_name_that_is_no_file_name_gets_a_label_file_all_the_same(
 def test_a_version_that_is_there_stays(repository: Path) -> None:
     path = publish_version(repository, "m", 1, _CONFIG, _write("old"))
 
-    with pytest.raises(AlreadyExistsError, match="allow to overwrite it"):
+    with pytest.raises(AlreadyExistsError, match="or replace it"):
         publish_version(repository, "m", 1, _CONFIG, _write("new"))
 
     assert (path / "model.onnx").read_text() == "old"
