@@ -26,6 +26,7 @@ from naiad.protocol.large_json import split_document
 
 # A text of nothing but empty lists takes this many times its size as Python objects.
 _GROWTH: Final = 40
+_SPARE_BYTES: Final = 256 << 20
 # Bulk work must not take the processor from small requests.
 _NICENESS: Final = 5
 _STATM: Final = Path("/proc/self/statm")
@@ -38,11 +39,11 @@ def main() -> None:
     os.nice(_NICENESS)
     # JSON has no cycles, and the collector would look at every list again and again.
     gc.disable()
-    size_at_start = _address_space_bytes()
+    spare_bytes = _address_space_bytes() + _SPARE_BYTES
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         while (question := receive(channel, QUESTION)) is not None:
             (text_bytes, max_input_bytes), descriptor = question
-            _limit_memory(size_at_start + text_bytes * _GROWTH)
+            _limit_memory(spare_bytes + text_bytes * _GROWTH)
             try:
                 _answer(channel, descriptor, text_bytes, max_input_bytes)
             finally:
