@@ -254,7 +254,8 @@ def _print_result(console: Console, result: "ExportResult") -> None:
     if fixed := _fixed_tokens(result):
         flags = " ".join(f"--dynamic {shlex.quote(f'{name}:batch,tokens')}" for name in fixed)
         console.print(
-            f"- rows of {' and '.join(fixed)} are as long as in the example; for any length: {flags}",
+            f"- rows of {' and '.join(fixed)} are as long as in the example; "
+            f"for any length: {flags}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
     repository = shlex.quote(str(result.path.parent.parent))
