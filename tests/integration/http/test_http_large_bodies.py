@@ -170,8 +170,8 @@ async def test_a_process_that_was_killed_is_replaced() -> None:
         os.kill(pid, signal.SIGSTOP)
         waiting = asyncio.ensure_future(decoder.parse(b"{}"))
         await asyncio.to_thread(os.kill, pid, signal.SIGKILL)
-        outcomes: list[Any] = await asyncio.gather(waiting, return_exceptions=True)
-        outcome = outcomes[0]
+        outcomes = await asyncio.gather(waiting, return_exceptions=True)
+        outcome: Any = outcomes[0]
         # Whether the request was there first or the signal is the kernel's affair.
         if outcome != {}:
             assert isinstance(outcome, InternalError)
