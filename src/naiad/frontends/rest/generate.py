@@ -52,8 +52,8 @@ class GenerateHandlers:
         """The routes of this noun."""
         api = Api.INFERENCE
         return [
-            Route(MODEL + r"/generate", {"POST": self.generate}, api=api),
-            Route(MODEL + r"/generate_stream", {"POST": self.generate_stream}, api=api),
+            Route(MODEL + "/generate", {"POST": self.generate}, api=api),
+            Route(MODEL + "/generate_stream", {"POST": self.generate_stream}, api=api),
         ]
 
     def generate(self, exchange: Exchange) -> None:

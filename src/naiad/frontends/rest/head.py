@@ -16,7 +16,7 @@ class RequestHead:
 
     Attributes:
         handler: answers the request.
-        model_name: from the path; empty where the route has none.
+        model_name: from the path, or the name of a region; empty where the route has none.
         version: from the path; -1 for the latest.
         headers: by name in lower case; repeated ones joined by a comma.
         is_large: the body may be as large as any, although it has no binary tail.

@@ -28,9 +28,9 @@ class HealthHandlers:
     def routes(self) -> list[Route]:
         """The routes of this noun."""
         return [
-            Route(r"/v2/health/live", {"GET": self.live}, TEXT, api=Api.HEALTH),
-            Route(r"/v2/health/ready", {"GET": self.ready}, TEXT, api=Api.HEALTH),
-            Route(MODEL + r"/ready", {"GET": self.model_ready}, TEXT, api=Api.HEALTH),
+            Route("/v2/health/live", {"GET": self.live}, TEXT, api=Api.HEALTH),
+            Route("/v2/health/ready", {"GET": self.ready}, TEXT, api=Api.HEALTH),
+            Route(MODEL + "/ready", {"GET": self.model_ready}, TEXT, api=Api.HEALTH),
         ]
 
     def live(self, exchange: Exchange) -> None:

@@ -66,7 +66,7 @@ class InferHandler:
     def routes(self) -> list[Route]:
         """The routes of this noun."""
         return [
-            Route(MODEL + r"/infer", {"POST": self.infer}, TEXT, has_tail=True, api=Api.INFERENCE)
+            Route(MODEL + "/infer", {"POST": self.infer}, TEXT, has_tail=True, api=Api.INFERENCE)
         ]
 
     def infer(self, exchange: Exchange) -> None:

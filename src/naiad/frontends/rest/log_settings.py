@@ -22,7 +22,7 @@ class LogSettingsHandlers:
     def routes(self) -> list[Route]:
         """The routes of this noun."""
         return [
-            Route(r"/v2/logging", {"GET": self.query, "POST": self.update}, api=Api.LOGGING),
+            Route("/v2/logging", {"GET": self.query, "POST": self.update}, api=Api.LOGGING),
         ]
 
     def query(self, exchange: Exchange) -> None:

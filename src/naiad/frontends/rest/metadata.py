@@ -27,11 +27,11 @@ class MetadataHandlers:
     def routes(self) -> list[Route]:
         """The routes of this noun; ``/v2/models/stats`` hides a model of that name."""
         return [
-            Route(r"/v2", {"GET": self.server}, api=Api.METADATA),
-            Route(r"/v2/models/stats", {"GET": self.statistics}, api=Api.STATISTICS),
+            Route("/v2", {"GET": self.server}, api=Api.METADATA),
+            Route("/v2/models/stats", {"GET": self.statistics}, api=Api.STATISTICS),
             Route(MODEL, {"GET": self.model}, api=Api.METADATA),
-            Route(MODEL + r"/config", {"GET": self.config}, api=Api.MODEL_CONFIG),
-            Route(MODEL + r"/stats", {"GET": self.statistics}, api=Api.STATISTICS),
+            Route(MODEL + "/config", {"GET": self.config}, api=Api.MODEL_CONFIG),
+            Route(MODEL + "/stats", {"GET": self.statistics}, api=Api.STATISTICS),
         ]
 
     def server(self, exchange: Exchange) -> None:

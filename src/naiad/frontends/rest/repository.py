@@ -26,7 +26,8 @@ from naiad.protocol.v2_metadata import (
 
 _LOGGER: Final = logging.getLogger(__name__)
 
-_MODEL: Final = r"/models/(?P<model>[^/]+)"
+_MODEL: Final = "/v2/repository/models/{model}"
+_OTHER_MODEL: Final = "/v2/repository/{repository}/models/{model}"
 
 
 class RepositoryHandlers:
@@ -44,14 +45,11 @@ class RepositoryHandlers:
         api = Api.MODEL_REPOSITORY
         return [
             # Any repository may be named and means the same: Triton has one index.
-            Route(r"/v2/repository(?:/[^/]+)?/index", {"POST": self.index}, api=api),
-            Route(rf"/v2/repository{_MODEL}/load", {"POST": self.load}, is_large=True, api=api),
-            Route(rf"/v2/repository{_MODEL}/unload", {"POST": self.unload}, api=api),
-            Route(
-                rf"/v2/repository/[^/]+{_MODEL}/(?:load|unload)",
-                {"POST": self.refuse_repository},
-                api=api,
-            ),
+            Route("/v2/repository[/{repository}]/index", {"POST": self.index}, api=api),
+            Route(_MODEL + "/load", {"POST": self.load}, is_large=True, api=api),
+            Route(_MODEL + "/unload", {"POST": self.unload}, api=api),
+            Route(_OTHER_MODEL + "/load", {"POST": self.refuse_repository}, api=api),
+            Route(_OTHER_MODEL + "/unload", {"POST": self.refuse_repository}, api=api),
         ]
 
     def index(self, exchange: Exchange) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from naiad.frontends.rest.exchange import Exchange, Handler
     from naiad.frontends.rest.head import RequestHead
 
-MODEL: Final = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+MODEL: Final = "/v2/models/{model}[/versions/{version}]"
 
 _MAX_VERSION: Final = (1 << 63) - 1
 
@@ -25,8 +25,9 @@ class Route:
     """A path and who answers on it.
 
     Attributes:
-        path: regular expression of the whole path; its groups ``model`` and ``version`` go into
-            the head.
+        template: of the path, where ``{name}`` stands for one segment and ``[...]`` may be left
+            out. A ``{model}`` or ``{region}``, and a ``{version}``, go into the head.
+        path: the regular expression of the whole path.
         handlers: by method.
         content_type: of the error for another method, which Triton does not give one type.
         is_large: a body may be as large as any.
@@ -34,11 +35,19 @@ class Route:
         api: what restricts it.
     """
 
-    __slots__ = ("api", "content_type", "handlers", "has_tail", "is_large", "path")
+    __slots__ = (
+        "api",
+        "content_type",
+        "handlers",
+        "has_tail",
+        "is_large",
+        "path",
+        "template",
+    )
 
     def __init__(
         self,
-        path: str,
+        template: str,
         handlers: "Mapping[str, Handler]",
         content_type: bytes = JSON,
         *,
@@ -46,12 +55,19 @@ class Route:
         has_tail: bool = False,
         api: "Api",
     ) -> None:
-        self.path = re.compile(path)
+        self.template = template
+        self.path = _compile(template)
         self.handlers = handlers
         self.content_type = content_type
         self.is_large = is_large
         self.has_tail = has_tail
         self.api = api
+
+
+def _compile(template: str) -> re.Pattern[str]:
+    pattern = re.escape(template).replace(r"\[", "(?:").replace(r"\]", ")?")
+    pattern = pattern.replace(r"\{version\}", "(?P<version>[0-9]+)")
+    return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", pattern))
 
 
 class Router:
@@ -73,7 +89,7 @@ class Router:
                 head.handler = _respond(head.denial)
                 return
             groups = match.groupdict()
-            head.model_name = groups.get("model") or ""
+            head.model_name = groups.get("model") or groups.get("region") or ""
             head.is_large = route.is_large
             head.has_tail = route.has_tail
             version = groups.get("version")

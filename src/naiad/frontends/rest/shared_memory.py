@@ -17,8 +17,8 @@ from naiad.protocol.shared_memory import (
 
 _OK: Final = format_head(200, JSON)
 
-# The name of a region is where a model's is in other paths: the one name that a head carries.
-_REGION: Final = r"/region/(?P<model>[^/]+)"
+# In a head the name of a region is where a model's is in others: the one name that it carries.
+_REGION: Final = "/region/{region}"
 
 
 class SharedMemoryHandlers:
@@ -29,16 +29,16 @@ class SharedMemoryHandlers:
 
     def routes(self) -> list[Route]:
         """The routes of this noun."""
-        system = r"/v2/systemsharedmemory"
-        cuda = r"/v2/cudasharedmemory"
+        system = "/v2/systemsharedmemory"
+        cuda = "/v2/cudasharedmemory"
         api = Api.SHARED_MEMORY
         return [
-            Route(rf"{system}(?:{_REGION})?/status", {"GET": self.system_status}, api=api),
-            Route(rf"{system}{_REGION}/register", {"POST": self.register_system}, api=api),
-            Route(rf"{system}(?:{_REGION})?/unregister", {"POST": self.unregister_system}, api=api),
-            Route(rf"{cuda}(?:{_REGION})?/status", {"GET": self.cuda_status}, api=api),
-            Route(rf"{cuda}{_REGION}/register", {"POST": self.register_cuda}, api=api),
-            Route(rf"{cuda}(?:{_REGION})?/unregister", {"POST": self.unregister_cuda}, api=api),
+            Route(f"{system}[{_REGION}]/status", {"GET": self.system_status}, api=api),
+            Route(f"{system}{_REGION}/register", {"POST": self.register_system}, api=api),
+            Route(f"{system}[{_REGION}]/unregister", {"POST": self.unregister_system}, api=api),
+            Route(f"{cuda}[{_REGION}]/status", {"GET": self.cuda_status}, api=api),
+            Route(f"{cuda}{_REGION}/register", {"POST": self.register_cuda}, api=api),
+            Route(f"{cuda}[{_REGION}]/unregister", {"POST": self.unregister_cuda}, api=api),
         ]
 
     def system_status(self, exchange: Exchange) -> None:

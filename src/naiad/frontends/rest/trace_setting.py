@@ -23,7 +23,7 @@ class TraceSettingHandlers:
         """The routes of this noun; a setting is of a model, never of one of its versions."""
         return [
             Route(
-                r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting",
+                "/v2[/models/{model}]/trace/setting",
                 {"GET": self.query, "POST": self.update},
                 api=Api.TRACE,
             )
