@@ -27,6 +27,8 @@ def quiet() -> Iterator[None]:
     - that torch.jit is deprecated: whoever asks for TorchScript knows
     - that recurrent layers of torch keep a list of their weights
     - torch's use of its own deprecated tree classes
+    - that torch.onnx's older exporter is deprecated, and that it may fix the batch of an LSTM:
+      the golden cases hold other batches
     """
     loggers = [logging.getLogger(name) for name in _REMARKS]
     for logger in loggers:
@@ -40,6 +42,12 @@ def quiet() -> Iterator[None]:
                 "ignore", r"(?s)The tensor attributes? .*_flat_weights", UserWarning
             )
             warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+            for text, category in (
+                ("You are using the legacy TorchScript-based ONNX export", DeprecationWarning),
+                ("The feature will be removed", DeprecationWarning),
+                ("Exporting a model to ONNX with a batch_size other than 1", UserWarning),
+            ):
+                warnings.filterwarnings("ignore", text, category)
             yield
     finally:
         for logger in loggers:

@@ -1,7 +1,6 @@
 """TorchScript files, which Triton's PyTorch backend serves."""
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,14 +13,13 @@ from naiad.exporter.failures import first_line
 from naiad.exporter.formats import Interface, Runner, Written
 from naiad.exporter.observed import observe
 from naiad.exporter.plan import ExportPlan
+from naiad.exporter.tracing import tracer_notes
 from naiad.inference.comparison import Array
 from naiad.repository.golden import GoldenCase
 from naiad.source_model.evaluation import evaluation
 from naiad.source_model.model import FlatModel
 from naiad.source_model.tensors import to_array, to_tensor
 
-TracerWarning: Final[type[Warning]] = torch.jit.TracerWarning  # type: ignore[attr-defined]
-_TORCH_FOLDER: Final = Path(torch.__file__).parent
 _INDEXED: Final = re.compile(r".*__\d+", re.DOTALL)
 
 
@@ -51,8 +49,7 @@ class TorchScriptFormat:
         """
         inner, notes = _script(plan)
         scripted = plan.flat if inner is None else _with_inner(plan.flat, inner)
-        with evaluation(scripted), warnings.catch_warnings(record=True) as caught:
-            warnings.filterwarnings("always", category=TracerWarning)
+        with evaluation(scripted), tracer_notes() as remarks:
             try:
                 traced = torch.jit.trace(  # type: ignore[no-untyped-call]
                     scripted, plan.trace_inputs(), check_trace=False
@@ -63,7 +60,7 @@ class TorchScriptFormat:
                     "onnx or pt2 may be able to"
                 ) from error
             torch.jit.save(traced, path)
-        return Written(plan.input_names, _output_names(plan), (*notes, *_warnings_as_notes(caught)))
+        return Written(plan.input_names, _output_names(plan), (*notes, *remarks))
 
     def open(self, path: Path, datatypes: Mapping[str, str]) -> Runner:
         """The file as torch loads it."""
@@ -128,23 +125,6 @@ def _output_names(plan: ExportPlan) -> tuple[str, ...]:
     if any(_INDEXED.fullmatch(name) for name in plan.output_names):
         return tuple(f"output__{index}" for index in range(len(plan.output_names)))
     return plan.output_names
-
-
-def _warnings_as_notes(caught: Sequence[warnings.WarningMessage]) -> list[str]:
-    """What the tracer says about the user's code; everything else is warned about again.
-
-    Its remarks about torch's own modules are left out: they are checks of shapes there.
-    """
-    notes = []
-    for warning in caught:
-        if not issubclass(warning.category, TracerWarning):
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
-        elif not Path(warning.filename).is_relative_to(_TORCH_FOLDER):
-            place = f"{Path(warning.filename).name}:{warning.lineno}"
-            notes.append(f"{place}: {str(warning.message).splitlines()[0]}")
-    return notes
 
 
 FORMAT: Final = TorchScriptFormat()

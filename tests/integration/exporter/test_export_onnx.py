@@ -268,6 +268,52 @@ def test_a_fixed_batch_is_an_error_that_says_what_to_do(to_onnx: Exporter) -> No
         to_onnx(FixedRows(), torch.randn(1, 3))
 
 
+class Tagger(nn.Module):
+    def __init__(self, layer: Callable[..., nn.RNNBase], *, is_hasty: bool = False) -> None:
+        super().__init__()
+        self.recurrent = layer(2, 3, 1, batch_first=True, bidirectional=True)
+        self.is_hasty = is_hasty
+
+    def forward(self, frames: torch.Tensor) -> dict[str, torch.Tensor]:
+        states: torch.Tensor = self.recurrent(frames)[0]
+        if self.is_hasty and float(frames.sum()) > 0:
+            states = states * 2
+        return {"tags": states, "last": states[:, -1]}
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_a_recurrent_layer_takes_any_length(
+    to_onnx: Exporter, layer: Callable[..., nn.RNNBase]
+) -> None:
+    model = Tagger(layer).eval()
+    result = to_onnx(model, torch.randn(1, 4, 2), dynamic={"frames": {0: "batch", 1: "length"}})
+    assert result.inputs[0].shape == (-1, -1, 2)
+    assert dict(result.inputs[0].axes) == {0: "batch", 1: "length"}
+    assert any("older exporter" in note for note in result.notes)
+    for shape in ((1, 1, 2), (3, 9, 2), (8, 30, 2)):
+        frames = torch.randn(shape)
+        tags, last = ask(result, frames=frames.numpy())
+        np.testing.assert_allclose(tags, model(frames)["tags"].detach(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(last, tags[:, -1])
+
+
+def test_a_recurrent_layer_of_one_length_is_captured_as_any_model(to_onnx: Exporter) -> None:
+    result = to_onnx(Tagger(nn.LSTM), torch.randn(1, 4, 2))
+    assert result.inputs[0].shape == (-1, 4, 2)
+    assert not any("older exporter" in note for note in result.notes)
+
+
+def test_a_branch_on_values_beside_a_recurrent_layer_is_refused_and_not_traced(
+    to_onnx: Exporter, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match="decides by the values"):
+        to_onnx(
+            Tagger(nn.GRU, is_hasty=True), torch.rand(1, 4, 2),
+            max_batch_size=0, dynamic={"frames": {1: "length"}},
+        )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_renamed_inputs_take_their_axes_by_either_name(to_onnx: Exporter) -> None:
     for key in ("ids", "used"):
         result = to_onnx(
