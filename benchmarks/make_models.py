@@ -24,18 +24,19 @@ name: "{name}"
 backend: "onnxruntime"
 max_batch_size: {max_batch_size}
 input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ {input_dims} ] }} ]
-output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 5 ] }} ]
+output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ {output_width} ] }} ]
 dynamic_batching {{ }}
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
-"""
+{extra}"""
 
 
-def mlp() -> onnx.ModelProto:
+def mlp(name: str = "mlp", widths: tuple[int, ...] = MLP_WIDTHS) -> onnx.ModelProto:
+    """Linear layers with ReLU between them, FP32 ``[-1, widths[0]]`` -> ``[-1, widths[-1]]``."""
     generator = np.random.default_rng(0)
     nodes, weights = [], []
     source = "INPUT"
-    last = len(MLP_WIDTHS) - 2
-    for layer, (width_in, width_out) in enumerate(itertools.pairwise(MLP_WIDTHS)):
+    last = len(widths) - 2
+    for layer, (width_in, width_out) in enumerate(itertools.pairwise(widths)):
         matrix = generator.standard_normal((width_in, width_out), np.float32) * 0.1
         weights.append(numpy_helper.from_array(matrix, f"weight{layer}"))
         weights.append(numpy_helper.from_array(np.zeros(width_out, np.float32), f"bias{layer}"))
@@ -44,7 +45,7 @@ def mlp() -> onnx.ModelProto:
         if layer != last:
             nodes.append(helper.make_node("Relu", [target], [f"hidden{layer}"]))
         source = f"hidden{layer}"
-    return _model("mlp", nodes, weights, MLP_WIDTHS[:1])
+    return _model(name, nodes, weights, widths[:1], widths[-1])
 
 
 def image() -> onnx.ModelProto:
@@ -56,7 +57,7 @@ def image() -> onnx.ModelProto:
         helper.make_node("Flatten", ["INPUT"], ["pixels"]),
         helper.make_node("Slice", ["pixels", "start", "end", "axis"], ["OUTPUT"]),
     ]
-    return _model("image", nodes, bounds, IMAGE_SHAPE)
+    return _model("image", nodes, bounds, IMAGE_SHAPE, 5)
 
 
 def _model(
@@ -64,12 +65,13 @@ def _model(
     nodes: list[onnx.NodeProto],
     weights: list[onnx.TensorProto],
     input_dims: tuple[int, ...],
+    output_width: int,
 ) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         name,
         [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, ["batch", *input_dims])],
-        [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["batch", 5])],
+        [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["batch", output_width])],
         weights,
     )
     model = helper.make_model(
@@ -79,17 +81,33 @@ def _model(
     return model
 
 
+def write_model(  # a model and its whole config
+    folder: Path,
+    model: onnx.ModelProto,
+    max_batch_size: int,
+    input_dims: tuple[int, ...],
+    output_width: int,
+    extra: str = "",
+) -> None:
+    """Add one model with one instance to a repository; ``extra`` ends its config."""
+    name = model.graph.name
+    version = folder / name / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, version / "model.onnx")
+    config = CONFIG.format(
+        name=name,
+        max_batch_size=max_batch_size,
+        input_dims=", ".join(map(str, input_dims)),
+        output_width=output_width,
+        extra=extra,
+    )
+    (folder / name / "config.pbtxt").write_text(config)
+
+
 def write_repository(folder: Path) -> None:
     """``folder`` as a model repository with both models."""
     for model, max_batch_size, dims in ((mlp(), 64, MLP_WIDTHS[:1]), (image(), 8, IMAGE_SHAPE)):
-        name = model.graph.name
-        version = folder / name / "1"
-        version.mkdir(parents=True, exist_ok=True)
-        onnx.save(model, version / "model.onnx")
-        config = CONFIG.format(
-            name=name, max_batch_size=max_batch_size, input_dims=", ".join(map(str, dims))
-        )
-        (folder / name / "config.pbtxt").write_text(config)
+        write_model(folder, model, max_batch_size, dims, 5)
 
 
 if __name__ == "__main__":

@@ -217,3 +217,26 @@ def test_the_http_benchmark_measures_our_server(tmp_path: Path) -> None:
     assert all(row["errors"] == 0 and row["server_cpu_us"] > 0 for row in results["served"])
     assert results["versions"]["naiad"]
     assert results["machine"]["cores"] >= 1
+
+
+@pytest.mark.full
+def test_the_spinning_benchmark_measures_both_ways(tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+
+    result = subprocess.run(
+        [
+            *(sys.executable, str(BENCHMARKS / "spinning.py"), f"--json={output}"),
+            *("--seconds=0.3", "--rounds=1"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+
+    assert result.returncode == 0, result.stderr
+    rows: list[dict[str, Any]] = json.loads(output.read_text())["results"]
+    assert [(row["scene"]["models"], row["is_spinning"]) for row in rows] == [
+        (1, True), (1, False), (2, True), (2, False),
+    ]  # fmt: skip
+    assert all(row["requests_per_s"] > 0 and row["server_cpu_us"] > 0 for row in rows)

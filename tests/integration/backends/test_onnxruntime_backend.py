@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from naiad.backends.base import ModelSource
 from naiad.backends.onnxruntime.backend import OnnxRuntimeBackend
+from naiad.backends.onnxruntime.options import make_session_options
 from naiad.errors import InternalError, InvalidArgumentError, UnsupportedError
 from naiad.inference import datatypes
 from naiad.inference.datatypes import Datatype
@@ -294,6 +295,14 @@ def test_every_parameter_is_taken(tmp_path: Path) -> None:
     source = make_source(tmp_path, parameters=parameters)
     source.config.optimization.graph.level = -1
     np.testing.assert_array_equal(run(source, np.ones((1, 2), np.float32)), [[1, 1]])
+
+
+def test_threads_spin_only_for_a_model_that_asks_for_it(tmp_path: Path) -> None:
+    key = "session.intra_op.allow_spinning"
+    quiet = make_session_options(make_source(tmp_path))
+    asking = make_session_options(make_source(tmp_path, parameters={key: "1"}))
+    assert quiet.get_session_config_entry(key) == "0"
+    assert asking.get_session_config_entry(key) == "1"
 
 
 def test_nothing_is_printed_about_a_failing_model(

@@ -3,7 +3,6 @@
 Source: onnxruntime_backend's README, "Model Config Options".
 """
 
-import os
 from typing import Final
 
 import onnxruntime
@@ -34,14 +33,19 @@ _EXECUTION_MODES: Final = {
 def make_session_options(source: ModelSource) -> onnxruntime.SessionOptions:
     """The options that the model's config and the server's backend config ask for.
 
+    Two defaults are not onnxruntime's: its logging is off but for what ends the process, and its
+    threads do not spin. A parameter named after an entry of the session config, such as
+    ``session.intra_op.allow_spinning``, is handed on as it is.
+
     Raises:
         InvalidArgumentError: a parameter has a value that it can't have.
     """
     config = source.config
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _LOG_ONLY_FATAL
-    threads = _thread_count(source, "intra_op_thread_count") or source.thread_count
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = (
+        _thread_count(source, "intra_op_thread_count") or source.thread_count
+    )
     options.inter_op_num_threads = _thread_count(source, "inter_op_thread_count")
     options.graph_optimization_level = _graph_level(source)
     options.execution_mode = _execution_mode(source)
@@ -51,10 +55,10 @@ def make_session_options(source: ModelSource) -> onnxruntime.SessionOptions:
     pattern = read_boolean(config, "enable_mem_pattern")
     if pattern is not None:
         options.enable_mem_pattern = pattern
-    # Threads that spin after an execution make the next one sooner by a few us, out of cores that
-    # other instances and the event loop would use. So only an instance that has all of them spins.
-    spins = threads >= _core_count()
-    options.add_session_config_entry(_ALLOW_SPINNING, "1" if spins else "0")
+    # Threads that spin after an execution begin the next one a few us sooner, out of cores that the
+    # event loop and other models want: benchmarks/spinning.py. A model that has the machine to
+    # itself may gain a tenth, and its config can ask for it.
+    options.add_session_config_entry(_ALLOW_SPINNING, "0")
     for key in config.parameters:
         if key.startswith("session."):
             options.add_session_config_entry(key, config.parameters[key].string_value)
@@ -120,9 +124,3 @@ def _execution_mode(source: ModelSource) -> onnxruntime.ExecutionMode:
             f"1 but got {mode} ."
         )
     return _EXECUTION_MODES[mode]
-
-
-def _core_count() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
