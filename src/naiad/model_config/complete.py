@@ -311,7 +311,18 @@ def _check_shape(
         _fail(
             f"{label}: the model expects {len(shape)} dimensions (shape {format_shape(shape)}) but "
             f"the model configuration specifies {len(dims)} dimensions ({stated})"
+            f"{_advise_on_batch(shape, dims, config)}"
         )
+
+
+def _advise_on_batch(shape: tuple[int, ...], dims: tuple[int, ...], config: ModelConfig) -> str:
+    """What to do where only the batch dimension is too much or missing; Triton doesn't say."""
+    if config.max_batch_size:
+        if dims[1:2] == (_ANY_LENGTH,) and _fits(shape, dims[1:], is_exact=False):
+            return ". The batch dimension is not part of dims: leave its -1 out of them"
+    elif shape[0] == _ANY_LENGTH and _fits(shape[1:], dims, is_exact=False):
+        return ". Set max_batch_size, or put the batch dimension into dims as -1"
+    return ""
 
 
 def _check_scalar(name: str, dims: tuple[int, ...], config: ModelConfig) -> None:

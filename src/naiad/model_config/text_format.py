@@ -49,7 +49,7 @@ _ESCAPES: Final = {code: f"\\{code:03o}" for code in (*range(32), 127)} | {
 
 # protobuf's texts; where another version words them differently, only the advice is lost.
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>\w+)"')
-_UNKNOWN_ENUM = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')
+_UNKNOWN_ENUM = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named ["\']?(?P<name>\w+)')
 _POSITION = re.compile(r"^\d+:\d+ : ")
 
 
@@ -127,6 +127,8 @@ def _advice(detail: str) -> str:
     if match := _UNKNOWN_ENUM.search(detail):
         enum: EnumDescriptor = pool.FindEnumTypeByName(match["type"])
         names = [value.name for value in enum.values]
+        if match["name"] in names:
+            return f" Write {match['name']} without quotes."
         return suggest(match["name"], names) or f" It is one of {', '.join(names)}."
     return ""
 

@@ -153,7 +153,8 @@ class _Proof:
         elif not source_is_right:
             findings.causes.append(
                 f"'{self._options.source}' is not the model that was exported: the file still "
-                "answers what was recorded at export, the source now answers something else"
+                "answers what was recorded at export, the source now answers something else. "
+                "Weights that it draws at random need a seed (torch.manual_seed)"
             )
         try:
             self._require_served()

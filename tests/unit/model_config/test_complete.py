@@ -257,6 +257,23 @@ _STATE = "state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: [ 
             "[-1,4])",
         ),
         (
+            f"max_batch_size: 8 {_X4.replace('4 ]', '-1, 4 ]')}",
+            [_tensor("x", (-1, 4))],
+            [],
+            "model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,4]) but the model "
+            "configuration specifies 3 dimensions (an initial batch dimension because "
+            "max_batch_size > 0 followed by the explicit tensor shape, making complete shape "
+            "[-1,-1,4]). The batch dimension is not part of dims: leave its -1 out of them",
+        ),
+        (
+            _X4,
+            [_tensor("x", (-1, 4))],
+            [],
+            "model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,4]) but the model "
+            "configuration specifies 1 dimensions (shape [4]). Set max_batch_size, or put the "
+            "batch dimension into dims as -1",
+        ),
+        (
             _X4,
             [_tensor("x", (2, 4))],
             [],

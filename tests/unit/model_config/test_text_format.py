@@ -42,6 +42,11 @@ def test_all_spellings_of_the_text_format_are_read() -> None:
             "no value named TYPE_FLOAT32. Did you mean 'TYPE_FP32'?",
         ),
         (
+            "input { data_type: 'TYPE_FP32' }",
+            (1, 20),
+            "Write TYPE_FP32 without quotes.",
+        ),
+        (
             "instance_group { kind: GPU }",
             (1, 24),
             "no value named GPU. Did you mean 'KIND_GPU'?",
