@@ -1,6 +1,8 @@
 """Both callers of verify against a real server: tritonclient's, and verify's own encoder."""
 
 import shutil
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,25 @@ def test_requests_of_many_clients_are_mixed_and_counted(address: str) -> None:
 def test_statistics_of_an_unknown_model_fail_the_hop(address: str) -> None:
     with pytest.raises(HopFailedError, match="no statistics"):
         read_executions(target(address, "FP32", "nope"))
+
+
+@pytest.mark.parametrize("make", [TritonClientCaller, PlainCaller])
+def test_a_server_that_goes_away_is_a_failed_call(make: Callable[[Target], Caller]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            connection, _ = listener.accept()
+            connection.recv(1)
+            connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+        server = threading.Thread(target=hang_up)
+        server.start()
+        caller = make(target(f"127.0.0.1:{listener.getsockname()[1]}", "FP32"))
+        with pytest.raises(CallFailedError):
+            caller.infer({"IN": np.zeros((1, 2), np.float32)}, binary=True)
+        caller.close()
+        server.join()
 
 
 def test_no_server_is_a_failed_call() -> None:

@@ -112,7 +112,12 @@ class TritonClientCaller:
                 ],
             )
             return {name: self._output(result, name) for name in target.outputs}
-        except (self._library.InferenceServerException, OSError, ValueError) as error:
+        except (
+            self._library.InferenceServerException,
+            http.client.HTTPException,  # what geventhttpclient raises of a closed connection
+            OSError,
+            ValueError,
+        ) as error:
             raise CallFailedError(str(error)) from error
 
     def _input(self, name: str, data: Array, *, binary: bool) -> Any:
