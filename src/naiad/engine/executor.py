@@ -121,7 +121,7 @@ class Executor:
                 self._arm(now_ns)
                 return
             self.statistics.pending_count -= len(batch)
-            self._idle.pop().submit(Execution(batch, self._wanted(batch)))
+            self._idle.pop().hand_over(Execution(batch, self._wanted(batch)))
 
     def _arm(self, now_ns: int) -> None:
         """Come back when a delay is over, if one runs."""

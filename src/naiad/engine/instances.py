@@ -84,8 +84,8 @@ class InstanceThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, execution: Execution) -> None:
-        """Hand a batch over; called on the loop, and only when the last one came back."""
+    def hand_over(self, execution: Execution) -> None:
+        """Let the thread execute a batch; called on the loop, once the last one came back."""
         self._inbox.put(execution)
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ class ModelStatistics:
     Attributes:
         last_inference_ms: milliseconds since the epoch; 0 before the first.
         inference_count: rows that succeeded (a request of batch size 8 counts 8).
-        execution_count: executions of the model, failed ones too.
+        execution_count: executions of the model whose batch was answered.
         success: requests answered without error; ns from receipt to answer.
         fail: requests that failed in the queue or in the model.
         failures: the same by reason.

@@ -19,6 +19,7 @@ from naiad.inference.response import InferResponse
 from naiad.inference.statistics import FailureReason
 from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature, TensorSpec
+from naiad.scheduling.default import DefaultScheduler
 from naiad.scheduling.dynamic import DynamicBatcher
 
 SIGNATURE = ModelSignature(
@@ -62,9 +63,11 @@ class FakeInstance:
 class Harness:
     """One executor with one fake instance, and requests whose answers can be awaited."""
 
-    def __init__(self) -> None:
-        self.instance = FakeInstance()
-        self.executor = Executor(
+    def __init__(
+        self, executor: Executor | None = None, instance: FakeInstance | None = None
+    ) -> None:
+        self.instance = instance or FakeInstance()
+        self.executor = executor or Executor(
             1, SIGNATURE, DynamicBatcher(8, [], 0), [self.instance], SystemClock()
         )
 
@@ -221,3 +224,35 @@ async def test_statistics_add_up() -> None:
     }
     assert statistics.compute_infer.count == 4
     assert statistics.success.ns >= statistics.queue.ns + statistics.compute_infer.ns // 4
+
+
+async def test_a_request_without_company_runs_when_its_delay_is_over() -> None:
+    instance = FakeInstance()
+    executor = Executor(1, SIGNATURE, DynamicBatcher(8, [], 1_000_000), [instance], SystemClock())
+    harness = Harness(executor, instance)
+    assert values(await harness.send(3)[1]) == [[6.0], [9.0]]
+
+
+async def test_instances_run_side_by_side() -> None:
+    instances = [FakeInstance(), FakeInstance()]
+    for instance in instances:
+        instance.gate.clear()
+    executor = Executor(1, SIGNATURE, DefaultScheduler(), instances, SystemClock())
+    answers = [Harness(executor, instances[0]).send(number)[1] for number in (1, 2)]
+    for instance in instances:
+        await asyncio.to_thread(instance.started.acquire)
+    for instance in instances:
+        instance.gate.set()
+    first, second = await asyncio.gather(*answers)
+    assert (values(first), values(second)) == ([[2.0], [1.0]], [[4.0], [4.0]])
+    assert [len(instance.executed) for instance in instances] == [1, 1]
+
+
+async def test_a_model_without_a_batch_axis_answers_whole_arrays() -> None:
+    signature = ModelSignature(
+        "double", 0, [TensorSpec("IN", FP32, (-1, 1))], [TensorSpec("OUT", FP32, (-1, 1))]
+    )
+    instance = FakeInstance()
+    executor = Executor(1, signature, DefaultScheduler(), [instance], SystemClock())
+    _, answer = Harness(executor, instance).send(1, 2)
+    assert values(await answer) == [[2.0, 4.0]]
