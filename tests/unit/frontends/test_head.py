@@ -201,7 +201,10 @@ def test_json_over_the_limit_is_refused_by_its_head() -> None:
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"request JSON size of 11 bytes exceeds the maximum allowed input size of 10" in body
     raw = post("Content-Length: 11", "Inference-Header-Content-Length: 0")
-    assert b"Raw input has a byte_size (11 bytes)" in refused(raw, max_input_bytes=10)[1]
+    assert (
+        b"Raw input has a byte_size (11 bytes) that exceeds the maximum allowed value of 10 bytes. "
+        in refused(raw, max_input_bytes=10)[1]
+    )
     assert parse(post("Content-Length: 11", target="/load"), max_input_bytes=10).refusal is None
 
 

@@ -35,7 +35,10 @@ def check_body(head: "RequestHead", options: "RestOptions", content_length: int 
     limit = options.max_input_bytes
     if text is None:
         if content_length is not None and content_length > limit and not head.is_large:
-            head.refusal = _too_large("request JSON size of {} bytes", content_length, limit)
+            head.refusal = _too_large(
+                f"request JSON size of {content_length} bytes exceeds the maximum allowed input "
+                f"size of {limit} bytes"
+            )
         return
     if _HEADER_LENGTH.fullmatch(text) is None:
         head.refusal = error_response(
@@ -52,7 +55,8 @@ def check_body(head: "RequestHead", options: "RestOptions", content_length: int 
     head.refusal = check_header_length(head, content_length)
     if head.header_length == 0 and content_length > limit:
         head.refusal = _too_large(
-            "Raw input has a byte_size ({} bytes) that", content_length, limit
+            f"Raw input has a byte_size ({content_length} bytes) that exceeds the maximum allowed "
+            f"value of {limit} bytes"
         )
 
 
@@ -69,9 +73,5 @@ def max_body_bytes(head: "RequestHead", options: "RestOptions") -> int:
     return options.max_input_bytes if is_small else options.max_body_bytes
 
 
-def _too_large(what: str, content_length: int, limit: int) -> Response:
-    return error_response(
-        400,
-        f"{what.format(content_length)} exceeds the maximum allowed input size of {limit} bytes. "
-        f"{LIMIT_ADVICE}",
-    )
+def _too_large(what: str) -> Response:
+    return error_response(400, f"{what}. {LIMIT_ADVICE}")
