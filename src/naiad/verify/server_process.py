@@ -13,7 +13,7 @@ from typing import IO, Final, Self
 
 from naiad.errors import UnavailableError
 
-_STARTED: Final = re.compile(r"Started HTTPService at (\S+):(\d+)")
+_STARTED: Final = re.compile(r"Started (HTTPService|GRPCInferenceService) at (\S+):(\d+)")
 _STOP_TIMEOUT_S: Final = 30.0
 # Long enough to be read by a person, short enough for a terminal.
 _TAIL_LINES: Final = 40
@@ -24,6 +24,7 @@ class ServerProcess:
 
     Attributes:
         address: ``HOST:PORT`` of its HTTP service, to connect to.
+        grpc_address: the same of gRPC; empty where that is not served.
         command: that started it.
         pid: of the process; its children, where it has some, are below it.
     """
@@ -43,7 +44,7 @@ class ServerProcess:
         """
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._has_news = threading.Event()
-        self._address = ""
+        self._addresses: dict[str, str] = {}
         command = [
             *(sys.executable, "-m", "naiad", "serve", f"--model-repository={repository}"),
             *("--http-port=0", "--grpc-port=0", "--metrics-port=0", *options),
@@ -59,7 +60,9 @@ class ServerProcess:
         )
         self._reader.start()
         self._wait_until_started(start_timeout_s)
-        self.address = self._address
+        self.address = self._addresses["HTTPService"]
+        # It is opened before HTTP, so it is known by now.
+        self.grpc_address = self._addresses.get("GRPCInferenceService", "")
         self.pid = self._process.pid
 
     def __enter__(self) -> Self:
@@ -100,13 +103,15 @@ class ServerProcess:
                 self._tail.append(line.rstrip("\n"))
                 started = _STARTED.search(line)
                 if started:
-                    self._address = f"{_reachable(started.group(1))}:{started.group(2)}"
-                    self._has_news.set()
+                    service, host, port = started.groups()
+                    self._addresses[service] = f"{_reachable(host)}:{port}"
+                    if service == "HTTPService":
+                        self._has_news.set()
         self._has_news.set()
 
     def _wait_until_started(self, timeout_s: float) -> None:
         arrived = self._has_news.wait(timeout_s)
-        if self._address:
+        if "HTTPService" in self._addresses:
             return
         status = self.stop()
         how = f"ended with exit status {status}" if arrived else f"said nothing in {timeout_s} s"
