@@ -52,7 +52,6 @@ _ALL: Final = (
 )  # fmt: skip
 
 BY_NAME: Final[Mapping[str, Datatype]] = MappingProxyType({d.name: d for d in _ALL})
-BY_CONFIG_NAME: Final[Mapping[str, Datatype]] = MappingProxyType({d.config_name: d for d in _ALL})
 BY_CONFIG_NUMBER: Final[Mapping[int, Datatype]] = MappingProxyType(
     {d.config_number: d for d in _ALL}
 )

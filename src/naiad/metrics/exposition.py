@@ -20,9 +20,6 @@ from naiad.metrics.families import (
     Reading,
 )
 
-# What Triton sends; Prometheus takes a text/plain without a version for this format.
-CONTENT_TYPE: Final = "text/plain; charset=utf-8"
-
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
 
