@@ -104,6 +104,7 @@ SAME = [
     ("GET", "/v2/models/nope/ready", b"", {}),
     ("GET", "/v2/models/50%/ready", b"", {}),
     ("GET", "/v2/models/50%25/ready", b"", {}),
+    ("GET", "/v2/openapi.json", b"", {}),
     ("GET", "/nowhere", b"", {}),
     ("GET", "/v2/", b"", {}),
     ("DELETE", INFER, b"", {}),

@@ -8,6 +8,7 @@ from naiad.frontends.rest.infer import InferHandler
 from naiad.frontends.rest.log_settings import LogSettingsHandlers
 from naiad.frontends.rest.long_work import LongWork
 from naiad.frontends.rest.metadata import MetadataHandlers
+from naiad.frontends.rest.openapi import OpenApiHandler
 from naiad.frontends.rest.options import RestOptions
 from naiad.frontends.rest.repository import RepositoryHandlers
 from naiad.frontends.rest.router import Route
@@ -26,7 +27,7 @@ def build_routes(
         options: what is accepted.
         long_work: for large bodies; whoever carries the API closes it.
     """
-    return [
+    routes = [
         # The infer route first: what is asked most is found with one comparison.
         *InferHandler(engine, options, long_work).routes(),
         *GenerateHandlers(engine, options).routes(),
@@ -37,3 +38,4 @@ def build_routes(
         *TraceSettingHandlers(engine).routes(),
         *LogSettingsHandlers(engine).routes(),
     ]
+    return [*routes, *OpenApiHandler(routes, engine.server_version).routes()]
