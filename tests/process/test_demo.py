@@ -59,6 +59,22 @@ def test_the_commands_to_try_next_have_real_paths(demo: ModuleType, tmp_path: Pa
     assert str(tmp_path) in out.getvalue()
 
 
+def test_the_photograph_is_as_the_classifier_was_trained_to_see_it(demo: ModuleType) -> None:
+    photo = demo.models.read_photo(demo.models.PHOTO)
+    assert (photo.shape, photo.dtype) == ((1, 3, 224, 224), np.float32)
+    # Pixels of 0 and 255 under (x / 255 - 0.498) / 0.502.
+    assert photo.min() >= -0.498 / 0.502 - 1e-6
+    assert photo.max() <= 1 + 1e-6
+    pixels = (photo * 0.502 + 0.498) * 255
+    np.testing.assert_allclose(pixels, pixels.round(), atol=1e-3)
+
+
+def test_there_is_a_label_for_each_class_of_imagenet(demo: ModuleType) -> None:
+    labels = demo.models.LABELS.read_text(encoding="utf-8").splitlines()
+    assert len(labels) == 1000
+    assert [labels[index] for index in (285, 282, 281)] == ["Egyptian cat", "tiger cat", "tabby"]
+
+
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_whole_demo_ends_with_status_0() -> None:

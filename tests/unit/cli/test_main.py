@@ -1,0 +1,33 @@
+"""The ``naiad`` command itself: its help, and the way to each verb."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from naiad.cli.main import main
+
+VERBS = main.list_commands(click.Context(main))
+
+
+def test_the_help_names_each_verb_in_one_line() -> None:
+    result = CliRunner().invoke(main, ["--help"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0
+    listed = result.stdout.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == VERBS
+    assert {"export", "serve", "verify", "infer"} <= set(VERBS)
+    assert all(len(line) <= 80 and line.endswith(".") for line in listed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_explains_itself(verb: str) -> None:
+    result = CliRunner().invoke(main, [verb, "--help"])
+    assert result.exit_code == 0, result.output
+    assert verb in result.stdout
+    assert "Usage:" in result.stdout
+
+
+def test_an_unknown_verb_is_named() -> None:
+    result = CliRunner().invoke(main, ["train"])
+    assert result.exit_code == 2
+    assert "No such command 'train'" in result.stderr
