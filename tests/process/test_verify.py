@@ -163,6 +163,21 @@ def test_another_source_is_not_the_model_that_was_exported(folder: Path) -> None
     assert "cause:" in text
 
 
+def test_a_lower_max_batch_size_skips_what_the_server_would_refuse(damaged: Path) -> None:
+    config = damaged / "models" / "net_onnx" / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 2"))
+    (damaged / "models" / "net_torchscript" / "1" / MANIFEST_NAME).unlink()
+    status, document, text = verify(damaged)
+    assert status == 0, text
+    rows = rows_of(document)
+    assert rows["exported file alone"] == ["equal"] * 4
+    assert rows["served, HTTP JSON"] == ["equal", "equal", "skipped", "skipped"]
+    assert rows["served, 16 clients"] == ["equal"]
+    assert "the model config takes at most 2 rows" in text
+    assert document["unverified"] == ["net_torchscript"]
+    assert "wrote no golden cases for them: net_torchscript" in text
+
+
 def test_a_changed_golden_file_is_named_by_its_hash(damaged: Path) -> None:
     add_one_to_golden_outputs(damaged / "models" / "net_onnx" / "1")
     status, document, text = verify(damaged, "net_onnx")

@@ -93,9 +93,15 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All model versions of one verification."""
+    """All model versions of one verification.
+
+    Attributes:
+        models: what was verified.
+        unverified: names of the repository's other models, which have no golden cases.
+    """
 
     models: Sequence[ModelReport]
+    unverified: Sequence[str] = ()
 
     def exit_code(self) -> ExitCode:
         """A difference outweighs a model that could not run; nothing to verify is no proof."""
@@ -107,7 +113,11 @@ class Report:
 
     def to_json(self) -> str:
         """The whole report; infinite differences are the string ``"inf"``, since JSON has none."""
-        document = {"exit_code": int(self.exit_code()), "models": [_model(m) for m in self.models]}
+        document = {
+            "exit_code": int(self.exit_code()),
+            "models": [_model(model) for model in self.models],
+            "unverified": list(self.unverified),
+        }
         return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
 
 
@@ -118,6 +128,10 @@ def print_report(report: Report, console: Console) -> None:
         console.print(build_table(report.models))
     for model in report.models:
         _print_findings(model, console)
+    if report.unverified:
+        names = ", ".join(report.unverified)
+        text = f"not verified, because 'naiad export' wrote no golden cases for them: {names}"
+        console.print(Text(text, style="dim"), soft_wrap=True)
 
 
 def build_table(models: Sequence[ModelReport]) -> Table:

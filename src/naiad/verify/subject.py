@@ -15,6 +15,7 @@ from naiad.repository.golden import (
     read_case,
     read_manifest,
 )
+from naiad.repository.layout import CONFIG_FILENAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,15 @@ def find_versions(repository: Path, models: Sequence[str]) -> list[tuple[str, in
             "'naiad export' writes them with the model"
         )
     return found
+
+
+def find_unverified(repository: Path) -> list[str]:
+    """The models of a repository that no golden case speaks for, in the order of their names."""
+    return sorted(
+        path.name
+        for path in repository.iterdir()
+        if (path / CONFIG_FILENAME).is_file() and not _exported_versions(path)
+    )
 
 
 def _exported_versions(model_dir: Path) -> list[int]:

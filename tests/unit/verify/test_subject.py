@@ -15,7 +15,7 @@ from naiad.repository.golden import (
     write_manifest,
 )
 from naiad.verify.hops import Executions
-from naiad.verify.subject import Subject, find_versions
+from naiad.verify.subject import Subject, find_unverified, find_versions
 
 X = np.array([[1.0, 2.0]], dtype=np.float32)
 
@@ -97,6 +97,9 @@ def test_versions_are_found_by_their_manifest_in_the_order_of_numbers(tmp_path: 
     write_version(tmp_path, "a")
     (tmp_path / "foreign" / "1").mkdir(parents=True)
     assert find_versions(tmp_path, []) == [("a", 1), ("b", 2), ("b", 10)]
+    assert find_unverified(tmp_path) == []
+    (tmp_path / "foreign" / "config.pbtxt").touch()
+    assert find_unverified(tmp_path) == ["foreign"]
     assert find_versions(tmp_path, ["b"]) == [("b", 2), ("b", 10)]
 
 
