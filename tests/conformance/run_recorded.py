@@ -15,6 +15,7 @@ deliberate kind that no case needed, or a pending case that is equal by now.
 import argparse
 import base64
 import contextlib
+import fcntl
 import importlib.util
 import json
 import re
@@ -340,11 +341,15 @@ def _free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def _shared_memory(session: Mapping[str, Any]) -> Iterator[None]:
-    replay.make_shm(session)
-    try:
-        yield
-    finally:
-        replay.drop_shm(session)
+    """The session's shared memory objects. Their names are fixed, so only one run may have them."""
+    with (RECORDED / "sessions.json").open("rb") as lock:
+        if session.get("shm"):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        replay.make_shm(session)
+        try:
+            yield
+        finally:
+            replay.drop_shm(session)
 
 
 # --------------------------------------------------------------------- models that do not load

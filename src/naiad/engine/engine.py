@@ -1,12 +1,13 @@
 """The engine: everything that a front end may ask for, whatever protocol it speaks."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from naiad.clock import Clock
-from naiad.engine.lifecycle import UNLOADED_REASON, Lifecycle, ModelEntry
+from naiad.engine.lifecycle import Lifecycle, ModelEntry
 from naiad.engine.loader import Loader, Override
 from naiad.engine.log_settings import LogSettings
 from naiad.engine.model import Model
@@ -20,6 +21,8 @@ from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import TensorSpec
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.protocol.trace_setting import TraceSettingValues
+
+_log = logging.getLogger(__name__)
 
 LATEST = -1
 # Names of the extensions that this server speaks, in Triton's order and spelling.
@@ -41,9 +44,10 @@ EXTENSIONS = (
 
 
 class ModelControlMode(StrEnum):
-    """Who decides what is loaded: the repository at start, or clients by load and unload."""
+    """Who decides what is loaded: the repository at start, at all times, or clients."""
 
     NONE = "none"
+    POLL = "poll"
     EXPLICIT = "explicit"
 
 
@@ -56,6 +60,7 @@ class EngineOptions:
         server_version: the version there.
         control_mode: whether clients may load and unload.
         startup_models: with explicit control, what is loaded at start; ``*`` alone for all.
+        poll_interval_s: with polling, between two looks at the repositories.
         is_readiness_strict: ready only while every model is.
         is_client_shared_memory_allowed: whether clients may register shared memory.
         trace: what is traced at first.
@@ -65,6 +70,7 @@ class EngineOptions:
     server_version: str
     control_mode: ModelControlMode = ModelControlMode.NONE
     startup_models: tuple[str, ...] = ()
+    poll_interval_s: float = 15
     is_readiness_strict: bool = True
     is_client_shared_memory_allowed: bool = False
     trace: TraceSettingValues = field(default_factory=TraceSettingValues)
@@ -130,6 +136,7 @@ class Engine:
         self._clock = clock
         self._is_started = False
         self._is_stopping = False
+        self._polling: asyncio.Task[None] | None = None
         self.server_id = options.server_id
         self.server_version = options.server_version
         self.extensions = EXTENSIONS
@@ -152,11 +159,16 @@ class Engine:
             elif isinstance(result, BaseException):
                 raise result
         self._is_started = True
+        if self._options.control_mode is ModelControlMode.POLL:
+            self._polling = asyncio.create_task(self._poll())
         return failures
 
     async def stop(self) -> None:
         """Take no more requests, finish the accepted ones, unload everything, write the traces."""
         self._is_stopping = True
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait([self._polling])
         await self._lifecycle.unload_all()
         await self.traces.close()
 
@@ -174,12 +186,7 @@ class Engine:
             return False
         if not self._options.is_readiness_strict:
             return True
-        return all(
-            known.state is ModelState.READY
-            or (known.state is ModelState.UNAVAILABLE and known.reason == UNLOADED_REASON)
-            for entry in self._lifecycle.entries.values()
-            for known in entry.versions.values()
-        )
+        return all(entry.is_ready() for entry in self._lifecycle.entries.values())
 
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether this version, or any when none is named, serves."""
@@ -197,12 +204,15 @@ class Engine:
             UnavailableError: the version is known and does not serve now.
         """
         entry = self._lifecycle.entries.get(name)
-        if entry is None:
-            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        if entry is None or not entry.has_config:
+            raise NotFoundError(
+                f"Request for unknown model: '{name}' is not found{_why_not(entry)}"
+            )
         if version == LATEST:
             if entry.latest is None:
                 raise NotFoundError(
                     f"Request for unknown model: '{name}' has no available versions"
+                    f"{_why_not(entry)}"
                 )
             return entry.latest
         known = entry.versions.get(version)
@@ -213,6 +223,7 @@ class Engine:
         if known.state is not ModelState.READY or known.model is None:
             raise UnavailableError(
                 f"Request for unknown model: '{name}' version {version} is not at ready state"
+                f"{_why_not(entry)}"
             )
         return known.model
 
@@ -311,9 +322,21 @@ class Engine:
                 "explicit model load / unload is not allowed if polling is enabled"
             )
 
+    async def poll(self) -> None:
+        """Look at the repositories once and follow what changed; never raises."""
+        try:
+            await self._lifecycle.poll()
+        except Exception:  # noqa: BLE001 - a disk that is away now may be back at the next look
+            _log.exception("the model repositories could not be polled")
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.poll_interval_s)
+            await self.poll()
+
     def _startup_names(self) -> list[str]:
         names = self._lifecycle.repository_names()
-        if self._options.control_mode is ModelControlMode.NONE:
+        if self._options.control_mode is not ModelControlMode.EXPLICIT:
             return names
         wanted = self._options.startup_models
         if "*" not in wanted:
@@ -329,7 +352,16 @@ def _metadata(spec: TensorSpec, batch: tuple[int, ...]) -> TensorMetadata:
     return TensorMetadata(spec.name, spec.datatype.name, batch + spec.dims)
 
 
+def _why_not(entry: ModelEntry | None) -> str:
+    """What Triton leaves to its log, to be appended to its text."""
+    reason = next(entry.failure_reasons(), "") if entry is not None else ""
+    return f". It failed to load: {reason.strip()}" if reason else ""
+
+
 def _index_lines(entry: ModelEntry) -> list[IndexEntry]:
+    if not entry.versions:
+        reason = next(entry.failure_reasons(), "")
+        return [IndexEntry(entry.name, "", ModelState.UNAVAILABLE if reason else None, reason)]
     return [
         IndexEntry(entry.name, str(version), known.state, known.reason)
         for version, known in sorted(entry.versions.items())

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator
 
 from naiad.clock import Clock
 from naiad.engine.executor import Executor
-from naiad.engine.loader import LoadedVersion, Loader, ModelPlan, Override
+from naiad.engine.loader import (
+    FolderStamp,
+    LoadedVersion,
+    Loader,
+    ModelPlan,
+    NoVersionError,
+    Override,
+)
 from naiad.engine.model import Model
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
 from naiad.inference.states import ModelState
@@ -32,15 +39,39 @@ class VersionEntry:
 
 
 class ModelEntry:
-    """All versions of a model that was ever asked to load."""
+    """All versions of a model that was ever asked to load.
 
-    __slots__ = ("latest", "lock", "name", "plan", "versions")
+    Attributes:
+        versions: by number, those that failed and those that were unloaded too.
+        latest: the version that a request without one goes to.
+        plan: what serves; None while nothing does.
+        failure: why the last load got no further than the config; None since one did.
+        has_config: a config could be read at least once, so there are versions to speak of.
+        stamp: of the folder at the last attempt to load it, successful or not.
+        is_wanted: the last thing that was asked for is a load, so what failed is missing.
+    """
+
+    __slots__ = (
+        "failure",
+        "has_config",
+        "is_wanted",
+        "latest",
+        "lock",
+        "name",
+        "plan",
+        "stamp",
+        "versions",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.versions: dict[int, VersionEntry] = {}
         self.latest: Model | None = None
         self.plan: ModelPlan | None = None
+        self.failure: NaiadError | None = None
+        self.has_config = False
+        self.stamp: FolderStamp | None = None
+        self.is_wanted = True
         # Loads and unloads of one model follow each other; those of different models don't wait.
         self.lock = asyncio.Lock()
 
@@ -49,6 +80,27 @@ class ModelEntry:
         for _, entry in sorted(self.versions.items()):
             if entry.state is ModelState.READY and entry.model is not None:
                 yield entry.model
+
+    def failure_reasons(self) -> Iterator[str]:
+        """Why the model, or any version of it, is missing."""
+        if not self.is_wanted:
+            return
+        if self.failure is not None:
+            yield self.failure.reason()
+        for _, known in sorted(self.versions.items()):
+            if known.state is ModelState.UNAVAILABLE and known.reason != UNLOADED_REASON:
+                yield known.reason
+
+    def is_ready(self) -> bool:
+        """Whether every version is where it should be: none on its way, none missing."""
+        for known in self.versions.values():
+            if known.state is ModelState.READY:
+                continue
+            if known.state is not ModelState.UNAVAILABLE:
+                return False
+            if self.is_wanted and known.reason != UNLOADED_REASON:
+                return False
+        return True
 
     def refresh_latest(self) -> None:
         """Point ``latest`` at the highest version that serves."""
@@ -65,6 +117,7 @@ class Lifecycle:
         self._clock = clock
         self.entries: dict[str, ModelEntry] = {}
         self._retiring: set[asyncio.Task[None]] = set()
+        self._unsettled: dict[str, FolderStamp] = {}
 
     def repository_names(self) -> list[str]:
         """All models in the repositories, loaded or not. Reads the disk."""
@@ -80,16 +133,43 @@ class Lifecycle:
         """
         entry = self.entries.get(name) or ModelEntry(name)
         async with entry.lock:
+            stamp = await asyncio.to_thread(self._loader.stamp, name)
+            if entry.plan is not None and self._is_in_force(entry, entry.plan, override, stamp):
+                return
+            if stamp is not None:
+                self.entries[name] = entry
+            entry.stamp = stamp
+            entry.is_wanted = True
             try:
                 plan = await asyncio.to_thread(self._loader.plan, name, override)
             except Exception as error:  # a disk can fail in any way
-                failure = _as_naiad_error(error)
-                _log.error("failed to load '%s': %s", name, failure.reason())
-                raise failure from error
+                entry.failure = _as_naiad_error(error)
+                entry.has_config |= isinstance(error, NoVersionError)
+                _log.error("failed to load '%s': %s", name, entry.failure.reason())
+                raise entry.failure from error
+            # A model that consists of overriding files alone is in no repository.
             self.entries[name] = entry
-            if entry.plan is not None and entry.plan.fingerprint == plan.fingerprint:
-                return
+            entry.has_config = True
+            plan.stamp = stamp
             await self._load_plan(entry, plan)
+
+    def _is_in_force(
+        self,
+        entry: ModelEntry,
+        plan: ModelPlan,
+        override: Override,
+        stamp: FolderStamp | None,
+    ) -> bool:
+        """Whether a load would bring what already serves.
+
+        A plain load leaves an overriding config in force while the files are the same, and takes
+        overriding files away (both measured on Triton).
+        """
+        if stamp is None or stamp != plan.stamp or entry.failure is not None:
+            return False
+        if override == Override():
+            return not plan.override.files
+        return override == plan.override
 
     async def unload(self, name: str) -> None:
         """Stop giving a model requests; returns at once, while accepted ones finish."""
@@ -99,6 +179,29 @@ class Lifecycle:
         async with entry.lock:
             entry.plan = None
             self._retire(entry, list(entry.versions))
+            entry.is_wanted = False
+
+    async def poll(self) -> None:
+        """Bring every model to what the repositories now hold.
+
+        A folder that changed is loaded once it is the same for two polls in a row, so that one
+        that is still being copied is left alone.
+        """
+        stamps = await asyncio.to_thread(self._loader.stamps)
+        changed = [
+            name
+            for name, stamp in stamps.items()
+            if name not in self.entries or self.entries[name].stamp != stamp
+        ]
+        settled = [name for name in changed if self._unsettled.get(name) == stamps[name]]
+        self._unsettled = {name: stamps[name] for name in changed if name not in settled}
+        for name in self.entries.keys() - stamps.keys():
+            await self.unload(name)
+            self.entries[name].stamp = None
+        # Failures are in the log and in the index; nobody waits for them here.
+        await asyncio.gather(
+            *(self.load(name, Override()) for name in settled), return_exceptions=True
+        )
 
     async def unload_all(self) -> None:
         """Unload every model and wait until nothing runs any more."""
@@ -122,6 +225,7 @@ class Lifecycle:
                 await asyncio.to_thread(_discard, item)
             raise self._note_failures(entry, plan, failures)
         self._swap(entry, plan, loaded)
+        entry.failure = None
         _log.info("successfully loaded '%s'", entry.name)
 
     async def _load_versions(self, plan: ModelPlan) -> dict[int, LoadedVersion | NaiadError]:

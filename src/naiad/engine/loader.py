@@ -39,6 +39,14 @@ from naiad.scheduling.scheduler import Scheduler
 _log = logging.getLogger(__name__)
 
 
+# Name, size in bytes and modification time in nanoseconds of every file of a model.
+FolderStamp = tuple[tuple[str, int, int], ...]
+
+
+class NoVersionError(InvalidArgumentError):
+    """The config is right, and its version policy finds nothing to load."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
     """Where models come from and how they are loaded.
@@ -81,14 +89,16 @@ class ModelPlan:
         config: normalized, and after `Loader.complete` complete.
         folder: where the versions lie.
         versions: ascending.
-        fingerprint: equal for two plans when nothing changed in between.
+        override: what the load request put in place of the repository's own files.
+        stamp: how the model lay in the repository when this was planned.
         files: keeps overriding files on disk for as long as the plan lives.
     """
 
     config: ModelConfig
     folder: ModelFolder
     versions: tuple[int, ...]
-    fingerprint: object
+    override: Override
+    stamp: FolderStamp | None = None
     files: "TemporaryDirectory[str] | None" = None
 
 
@@ -114,6 +124,16 @@ class Loader:
     def names(self) -> list[str]:
         """All models in the repositories, sorted."""
         return sorted(scan_repositories(self._options.repositories))
+
+    def stamp(self, name: str) -> FolderStamp | None:
+        """How a model lies on disk; None where there is none of that name."""
+        folder = scan_repositories(self._options.repositories).get(name)
+        return None if folder is None else _stamp(folder)
+
+    def stamps(self) -> dict[str, FolderStamp]:
+        """How every model of the repositories lies on disk."""
+        folders = scan_repositories(self._options.repositories)
+        return {name: _stamp(folder) for name, folder in folders.items()}
 
     def plan(self, name: str, override: Override) -> ModelPlan:
         """Find a model and read its config.
@@ -188,11 +208,8 @@ class Loader:
             versions = select_versions(config, folder.versions)
         except InvalidArgumentError as error:
             # The line end is Triton's, whose text has a line for each failure.
-            raise InvalidArgumentError(
-                f"load failed for model '{name}': {error.message}\n"
-            ) from error
-        fingerprint = (config.SerializeToString(deterministic=True), _stamp(folder))
-        return ModelPlan(config, folder, versions, fingerprint)
+            raise NoVersionError(f"load failed for model '{name}': {error.message}\n") from error
+        return ModelPlan(config, folder, versions, override)
 
     def _read_config(self, folder: ModelFolder, override: Override) -> ModelConfig:
         if override.config_json is None:
@@ -257,10 +274,13 @@ def _scheduler(config: ModelConfig) -> Scheduler:
     return DefaultScheduler()
 
 
-def _stamp(folder: ModelFolder) -> tuple[tuple[str, int, int], ...]:
-    """Name, size and modification time of every file of the model."""
+def _stamp(folder: ModelFolder) -> FolderStamp:
+    """Two stamps are equal when nothing changed in between."""
     entries = []
     for path in sorted(folder.path.rglob("*")):
-        status = path.stat()
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # removed since it was listed
+            continue
         entries.append((str(path.relative_to(folder.path)), status.st_size, status.st_mtime_ns))
     return tuple(entries)
