@@ -10,6 +10,8 @@ import struct
 import tempfile
 from typing import Final
 
+import numpy as np
+
 from naiad.protocol.json_text import Buffer
 
 # Bytes of the text, bytes that an input may have.
@@ -35,6 +37,24 @@ def write(descriptor: int, data: Buffer, offset: int) -> None:
         written = os.pwrite(descriptor, view, offset)
         offset += written
         view = view[written:]
+
+
+def read(descriptor: int, size: int) -> memoryview:
+    """All of a file, aligned; other threads run meanwhile.
+
+    Copied, because a mapping of so many small pages takes longer to undo than the copy, and holds
+    Python's lock all the while.
+    """
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    view = room.data[start : start + size]
+    position = 0
+    while position < size:
+        count = os.preadv(descriptor, [view[position:]], position)
+        if not count:
+            raise OSError("the file is shorter than its message says")
+        position += count
+    return view
 
 
 def send(channel: socket.socket, message: bytes, descriptor: int) -> None:

@@ -6,7 +6,6 @@ that, and of the event loop's time it takes next to nothing.
 """
 
 import asyncio
-import mmap
 import os
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from naiad.frontends.rest.json_channel import (
     ANSWER,
     QUESTION,
     make_file,
+    read,
     receive,
     send,
     write,
@@ -114,7 +114,7 @@ class _Lane:
             )
         (head_bytes, start, total), result = answer
         try:
-            view = memoryview(mmap.mmap(result, total, access=mmap.ACCESS_READ))
+            view = read(result, total)
         finally:
             os.close(result)
         return bytes(view[:head_bytes]), view[start:]
