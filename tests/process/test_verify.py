@@ -93,7 +93,7 @@ def verify(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     report.unlink(missing_ok=True)
     command = Path(sys.executable).with_name("naiad")
     done = subprocess.run(
-        [command, "verify", "models", *arguments, "--json", str(report)],
+        [command, "verify", "models", "--json", str(report), *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -176,6 +176,13 @@ def test_a_lower_max_batch_size_skips_what_the_server_would_refuse(damaged: Path
     assert "the model config takes at most 2 rows" in text
     assert document["unverified"] == ["net_torchscript"]
     assert "wrote no golden cases for them: net_torchscript" in text
+
+
+def test_a_report_that_cannot_be_written_is_still_printed(folder: Path) -> None:
+    status, _, text = verify(folder, "net_onnx", "--json", "missing/report.json")
+    assert status == 2
+    assert "served, 16 clients" in text
+    assert "cannot write the report" in text
 
 
 def test_a_changed_golden_file_is_named_by_its_hash(damaged: Path) -> None:

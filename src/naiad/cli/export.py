@@ -159,6 +159,9 @@ def export(**given: Any) -> None:
     except NaiadError as error:
         click.echo(f"naiad export: {error.message}", err=True)
         sys.exit(_FAILED)
+    except OSError as error:
+        click.echo(f"naiad export: cannot write the version: {error}", err=True)
+        sys.exit(_FAILED)
     _print_result(Console(), result)
 
 

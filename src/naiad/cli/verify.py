@@ -75,10 +75,14 @@ def verify(  # noqa: PLR0913  # one parameter for each option
     try:
         with progress.status("reading the model repository") as status:
             report = verify_repository(options, status.update)
-        if json_file is not None:
-            json_file.write_text(report.to_json(), encoding="utf-8")
     except (NaiadError, OSError) as error:
         click.echo(f"naiad verify: {error}", err=True)
         sys.exit(ExitCode.COULD_NOT_RUN)
     print_report(report, Console())
+    if json_file is not None:
+        try:
+            json_file.write_text(report.to_json(), encoding="utf-8")
+        except OSError as error:
+            click.echo(f"naiad verify: cannot write the report: {error}", err=True)
+            sys.exit(ExitCode.COULD_NOT_RUN)
     sys.exit(report.exit_code())

@@ -106,6 +106,14 @@ def test_what_comes_next_is_said(folder: Path) -> None:
     assert "--overwrite" in again.stderr
 
 
+def test_a_repository_that_cannot_be_written_is_told_in_a_line(folder: Path) -> None:
+    (folder / "taken").write_text("a file")
+    result = run("command_nets:both", "--name", "net", "--repository", "taken/models")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("naiad export: cannot write the version: ")
+    assert result.stderr.endswith("'taken/models'\n")
+
+
 def test_the_choices_are_those_of_the_export() -> None:
     choices = {
         option.name: tuple(option.type.choices)
