@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import nn
@@ -15,7 +16,12 @@ from naiad.source_model.model import FlatModel, SourceModel, flatten_model
 from naiad.source_model.tensors import datatype_of
 
 # torch.export takes a size of 1, and of 0, for a constant that other sizes need not share.
-_LEAST_TRACED_SIZE = 2
+_LEAST_TRACED_SIZE: Final = 2
+# Layers that answer otherwise in train mode.
+_CHANGED_BY_TRAIN_MODE: Final = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +226,11 @@ def _asked_axes(
 
 def _mode_notes(source: SourceModel) -> list[str]:
     """Train mode is torch's default, so it's told only where it changes answers."""
-    # torch has no public name for the classes that all of them are made from.
-    changing = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
     found = sorted(
         {
             type(part).__name__
             for part in source.module.modules()
-            if part.training and isinstance(part, changing)
+            if part.training and isinstance(part, _CHANGED_BY_TRAIN_MODE)
         }
     )
     if not found:
