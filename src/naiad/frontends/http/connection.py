@@ -30,8 +30,9 @@ _LOGGER: Final = logging.getLogger(__name__)
 _HEAD_END: Final = b"\r\n\r\n"
 # Of the start of the binary tail: a cache line, and enough for every vector instruction.
 _ALIGNMENT: Final = 64
-# The most of a body that one read takes. libuv reads up to 32 times before it does anything else,
-# and fresh memory takes half a millisecond for each MiB.
+# More of a body than this is read in small pieces: libuv reads up to 32 times before it does anything
+# else, and a MiB of fresh memory takes it half a millisecond.
+_WHOLE_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 64 << 10
 # What a client may send ahead while its request is worked on; then reading stops.
 _MAX_AHEAD_BYTES: Final = 64 << 10
@@ -100,7 +101,8 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the kernel writes next: the rest of a body, or the shared buffer."""
         if self._body is not None:
-            return self._body[self._filled : self._filled + _READ_BYTES]
+            rest = self._body[self._filled :]
+            return rest if len(rest) <= _WHOLE_BYTES else rest[:_READ_BYTES]
         return self._context.scratch_view
 
     def buffer_updated(self, nbytes: int) -> None:
