@@ -17,7 +17,7 @@ from naiad.exporter.tracing import tracer_notes
 from naiad.inference.comparison import Array
 from naiad.repository.golden import GoldenCase
 from naiad.source_model.evaluation import evaluation
-from naiad.source_model.model import FlatModel
+from naiad.source_model.model import flatten_model
 from naiad.source_model.tensors import to_array, to_tensor
 
 _INDEXED: Final = re.compile(r".*__\d+", re.DOTALL)
@@ -48,11 +48,15 @@ class TorchScriptFormat:
             UnsupportedError: neither works, or the way that was asked for does not.
         """
         inner, notes = _script(plan)
-        scripted = plan.flat if inner is None else _with_inner(plan.flat, inner)
-        with evaluation(scripted), tracer_notes() as remarks:
+        flat = plan.flat
+        if inner is not None:
+            flat = flatten_model(
+                plan.source, plan.input_names, has_batch=plan.batch is not None, module=inner
+            )
+        with evaluation(flat), tracer_notes() as remarks:
             try:
                 traced = torch.jit.trace(  # type: ignore[no-untyped-call]
-                    scripted, plan.trace_inputs(), check_trace=False
+                    flat, plan.trace_inputs(), check_trace=False
                 )
             except Exception as error:
                 raise UnsupportedError(
@@ -106,15 +110,6 @@ def _script(plan: ExportPlan) -> tuple[nn.Module | None, list[str]]:
 def _call_scripted(plan: ExportPlan, scripted: nn.Module) -> None:
     args, kwargs = plan.source.arguments(plan.source.example)
     scripted(*args, **kwargs)
-
-
-def _with_inner(flat: FlatModel, inner: nn.Module) -> FlatModel:
-    """The same shell around the scripted module."""
-    shell: FlatModel = flat.__class__.__new__(flat.__class__)
-    nn.Module.__init__(shell)
-    shell.__dict__.update({k: v for k, v in flat.__dict__.items() if k not in shell.__dict__})
-    shell.model = inner
-    return shell
 
 
 def _output_names(plan: ExportPlan) -> tuple[str, ...]:

@@ -102,14 +102,21 @@ class FlatModel(nn.Module):
     vector ``[n]`` becomes ``[n, 1]`` and a complex number becomes its two parts.
 
     Attributes:
-        model: the user's module.
+        model: the user's module, or another form of it.
         has_batch: axis 0 of every input and output is the batch.
         input_names: as they are to be called in the exported file.
     """
 
-    def __init__(self, source: SourceModel, input_names: Sequence[str], *, has_batch: bool) -> None:
+    def __init__(
+        self,
+        source: SourceModel,
+        input_names: Sequence[str],
+        *,
+        has_batch: bool,
+        module: nn.Module | None = None,
+    ) -> None:
         super().__init__()
-        self.model = source.module
+        self.model = source.module if module is None else module
         self.has_batch = has_batch
         self.input_names = tuple(input_names)
         self._arguments = source.arguments
@@ -141,11 +148,24 @@ class FlatModel(nn.Module):
         return tuple(self.pad_output(t) for _, t in output_tensors(self.model(*args, **kwargs)))
 
 
-def flatten_model(source: SourceModel, input_names: Sequence[str], *, has_batch: bool) -> FlatModel:
+def flatten_model(
+    source: SourceModel,
+    input_names: Sequence[str],
+    *,
+    has_batch: bool,
+    module: nn.Module | None = None,
+) -> FlatModel:
     """The flat form of a module, whose forward has arguments with the input names.
 
     torch names the inputs of what it captures after forward's arguments, so the class has to be
     made for the names.
+
+    Args:
+        source: the module with its example, which is run once.
+        input_names: distinct, one for each input, in forward's order.
+        has_batch: axis 0 of every input and output is the batch.
+        module: another form of the source's module, such as a scripted one, to be called in its
+            place.
     """
     usable = [
         name if name.isidentifier() and not keyword.iskeyword(name) else f"input__{index}"
@@ -160,7 +180,7 @@ def flatten_model(source: SourceModel, input_names: Sequence[str], *, has_batch:
         [inspect.Parameter(name, kind) for name in ("self", *usable)]
     )
     named_class = type("FlatModel", (FlatModel,), {"forward": forward})
-    flat: FlatModel = named_class(source, input_names, has_batch=has_batch)
+    flat: FlatModel = named_class(source, input_names, has_batch=has_batch, module=module)
     return flat
 
 
