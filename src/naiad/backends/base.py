@@ -24,7 +24,7 @@ class ModelSource:
 
     Attributes:
         name: of the model.
-        version: of this version.
+        version: its number.
         config: normalized; a backend may complete it in ``complete_config`` and not later.
         version_directory: holds the model file.
         settings: the server's ``--backend-config`` for this backend.

@@ -15,7 +15,7 @@ class Model:
 
     Attributes:
         name: of the model.
-        version: of this version.
+        version: its number.
         config: normalized and completed, as clients see it.
         signature: the same, in the form that requests are checked against.
         labels: class names by output, for the classification extension.

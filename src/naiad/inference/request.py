@@ -28,6 +28,8 @@ class InferRequest:
         parameters: the client's own parameters; the protocol's (sequence, priority, timeout)
             are attributes.
         correlation_id: key of a sequence; 0 and "" mean none.
+        sequence_start: the request is the first of its sequence.
+        sequence_end: the request is the last of its sequence.
         priority: 1 is the highest; 0 takes the model's default level.
         timeout_us: in the queue; 0 takes the model's default.
         batch_size: rows; 1 where the model has no batch axis. Set by validation.

@@ -50,6 +50,10 @@ class ModelStatistics:
         success: requests answered without error; ns from receipt to answer.
         fail: requests that failed in the queue or in the model.
         failures: the same by reason.
+        queue: answered requests; ns in the queue.
+        compute_input, compute_infer, compute_output: answered requests; ns of their batches in
+            joining inputs, in the model and in taking its outputs, counted for each request.
+        cache_hit, cache_miss: requests that the response cache answered, or looked up in vain.
         batches: executions by batch size.
         pending_count: requests that wait in the queue now.
     """
