@@ -30,10 +30,10 @@ _LOGGER: Final = logging.getLogger(__name__)
 _HEAD_END: Final = b"\r\n\r\n"
 # Of the start of the binary tail: a cache line, and enough for every vector instruction.
 _ALIGNMENT: Final = 64
-# More of a body than this is read in small pieces: libuv reads up to 32 times before it does anything
-# else, and a MiB of fresh memory takes it half a millisecond.
+# More of a body than this is read in small pieces: libuv reads up to 32 times before it does
+# anything else, and a MiB takes the kernel up to three milliseconds on a busy machine.
 _WHOLE_BYTES: Final = 1 << 20
-_READ_BYTES: Final = 64 << 10
+_READ_BYTES: Final = 16 << 10
 # What a client may send ahead while its request is worked on; then reading stops.
 _MAX_AHEAD_BYTES: Final = 64 << 10
 # Below this, joining an answer costs less than a second buffer in the system call.
