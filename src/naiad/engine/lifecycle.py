@@ -6,7 +6,10 @@ in at once: while a model reloads, its old version serves, and when the reload f
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
 
 from naiad.clock import Clock
 from naiad.engine.executor import Executor
@@ -25,6 +28,23 @@ from naiad.inference.states import ModelState
 _log = logging.getLogger(__name__)
 
 UNLOADED_REASON = "unloaded"
+
+
+_Given = TypeVarTuple("_Given")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How loads are done.
+
+    Attributes:
+        thread_count: parts of loads that may run at the same time.
+        retry_count: how often a load that failed is tried again before it is given up.
+    """
+
+    thread_count: int = 4
+    retry_count: int = 0
 
 
 class VersionEntry:
@@ -112,8 +132,10 @@ class ModelEntry:
 class Lifecycle:
     """Loads and unloads models, and knows the state of each version."""
 
-    def __init__(self, loader: Loader, clock: Clock) -> None:
+    def __init__(self, loader: Loader, clock: Clock, options: LoadOptions) -> None:
         self._loader = loader
+        self._options = options
+        self._threads = ThreadPoolExecutor(options.thread_count, "load")
         self._clock = clock
         self.entries: dict[str, ModelEntry] = {}
         self._retiring: set[asyncio.Task[None]] = set()
@@ -134,7 +156,8 @@ class Lifecycle:
         entry = self.entries.get(name) or ModelEntry(name)
         async with entry.lock:
             stamp = await asyncio.to_thread(self._loader.stamp, name)
-            if entry.plan is not None and self._is_in_force(entry, entry.plan, override, stamp):
+            if entry.plan is not None and _is_in_force(entry.plan, override, stamp):
+                entry.failure = None
                 return
             if stamp is not None:
                 self.entries[name] = entry
@@ -152,24 +175,6 @@ class Lifecycle:
             entry.has_config = True
             plan.stamp = stamp
             await self._load_plan(entry, plan)
-
-    def _is_in_force(
-        self,
-        entry: ModelEntry,
-        plan: ModelPlan,
-        override: Override,
-        stamp: FolderStamp | None,
-    ) -> bool:
-        """Whether a load would bring what already serves.
-
-        A plain load leaves an overriding config in force while the files are the same, and takes
-        overriding files away (both measured on Triton).
-        """
-        if stamp is None or stamp != plan.stamp or entry.failure is not None:
-            return False
-        if override == Override():
-            return not plan.override.files
-        return override == plan.override
 
     async def unload(self, name: str) -> None:
         """Stop giving a model requests; returns at once, while accepted ones finish."""
@@ -209,6 +214,7 @@ class Lifecycle:
             await self.unload(name)
         while self._retiring:
             await asyncio.gather(*self._retiring)
+        self._threads.shutdown(wait=False)
 
     async def _load_plan(self, entry: ModelEntry, plan: ModelPlan) -> None:
         for version in plan.versions:
@@ -218,29 +224,54 @@ class Lifecycle:
             _log.info("loading: %s:%d", entry.name, version)
         results = await self._load_versions(plan)
         failures = {v: r for v, r in results.items() if isinstance(r, NaiadError)}
-        loaded = [r for r in results.values() if isinstance(r, LoadedVersion)]
+        models = [r for r in results.values() if isinstance(r, Model)]
         if failures:
             # All or none, as in Triton: a model never serves half of what its policy asks for.
-            for item in loaded:
-                await asyncio.to_thread(_discard, item)
+            for model in models:
+                await model.retire()
             raise self._note_failures(entry, plan, failures)
-        self._swap(entry, plan, loaded)
+        self._swap(entry, plan, models)
         entry.failure = None
         _log.info("successfully loaded '%s'", entry.name)
 
-    async def _load_versions(self, plan: ModelPlan) -> dict[int, LoadedVersion | NaiadError]:
+    async def _load_versions(self, plan: ModelPlan) -> dict[int, Model | NaiadError]:
+        results: dict[int, Model | NaiadError] = {}
+        for _ in range(self._options.retry_count + 1):
+            missing = [v for v in plan.versions if not isinstance(results.get(v), Model)]
+            results |= await self._try_versions(plan, missing)
+        return results
+
+    async def _try_versions(
+        self, plan: ModelPlan, versions: Sequence[int]
+    ) -> dict[int, Model | NaiadError]:
+        if not versions:
+            return {}
         try:
-            await asyncio.to_thread(self._loader.complete, plan)
+            await self._in_thread(self._loader.complete, plan)
         except Exception as error:  # noqa: BLE001 - third-party backends raise what they like
-            return dict.fromkeys(plan.versions, _as_naiad_error(error))
+            return dict.fromkeys(versions, _as_naiad_error(error))
         results = await asyncio.gather(
-            *(asyncio.to_thread(self._loader.load, plan, version) for version in plan.versions),
-            return_exceptions=True,
+            *(self._load_version(plan, version) for version in versions), return_exceptions=True
         )
         return {
             version: _as_naiad_error(result) if isinstance(result, BaseException) else result
-            for version, result in zip(plan.versions, results, strict=True)
+            for version, result in zip(versions, results, strict=True)
         }
+
+    async def _load_version(self, plan: ModelPlan, version: int) -> Model:
+        """One version, warmed up and in nobody's reach yet."""
+        item = await self._in_thread(self._loader.load, plan, version)
+        model = self._make_model(plan, item)
+        try:
+            await model.executor.warm_up(item.warmup)
+        except BaseException:
+            await model.retire()
+            raise
+        return model
+
+    async def _in_thread(self, work: Callable[[*_Given], _Result], *given: *_Given) -> _Result:
+        """Do a part of a load beside the loop, in one of the threads that loads may take."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
 
     def _note_failures(
         self, entry: ModelEntry, plan: ModelPlan, failures: dict[int, NaiadError]
@@ -252,6 +283,7 @@ class Lifecycle:
             if error is not None:
                 reason = error.reason()
                 _log.error("failed to load '%s' version %d: %s", entry.name, version, reason)
+                _log.info("failed to load '%s'", entry.name)
                 text += f"version {version} is at {ModelState.UNAVAILABLE} state: {reason};\n"
                 if known.state is not ModelState.READY:
                     known.state, known.reason = ModelState.UNAVAILABLE, reason
@@ -259,14 +291,14 @@ class Lifecycle:
                 known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
         return InvalidArgumentError(text)
 
-    def _swap(self, entry: ModelEntry, plan: ModelPlan, loaded: Iterable[LoadedVersion]) -> None:
+    def _swap(self, entry: ModelEntry, plan: ModelPlan, models: Iterable[Model]) -> None:
         """Put the new versions in place of the old in one step of the loop."""
         previous = {
             version: known.model for version, known in entry.versions.items() if known.model
         }
-        for item in loaded:
-            known = entry.versions[item.version]
-            known.model = self._serve(plan, item)
+        for loaded in models:
+            known = entry.versions[loaded.version]
+            known.model = loaded
             known.state, known.reason = ModelState.READY, ""
         entry.plan = plan
         for version, model in previous.items():
@@ -275,7 +307,7 @@ class Lifecycle:
         self._retire(entry, [v for v in previous if v not in plan.versions])
         entry.refresh_latest()
 
-    def _serve(self, plan: ModelPlan, item: LoadedVersion) -> Model:
+    def _make_model(self, plan: ModelPlan, item: LoadedVersion) -> Model:
         executor = Executor(
             item.version, item.signature, item.scheduler, item.instances, self._clock
         )
@@ -311,13 +343,20 @@ class Lifecycle:
             _log.info("successfully unloaded '%s' version %d", model.name, model.version)
 
 
+def _is_in_force(plan: ModelPlan, override: Override, stamp: FolderStamp | None) -> bool:
+    """Whether a load would bring what already serves.
+
+    A plain load leaves an overriding config in force while the files are the same, and takes
+    overriding files away (both measured on Triton).
+    """
+    if stamp is None or stamp != plan.stamp:
+        return False
+    if override == Override():
+        return not plan.override.files
+    return override == plan.override
+
+
 def _as_naiad_error(error: BaseException) -> NaiadError:
     if isinstance(error, NaiadError):
         return error
     return InternalError(f"{type(error).__name__}: {error}")
-
-
-def _discard(item: LoadedVersion) -> None:
-    for instance in item.instances:
-        instance.close()
-    item.loaded.close()
