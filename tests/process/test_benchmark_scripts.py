@@ -195,47 +195,38 @@ def test_the_models_of_the_benchmarks_run(tmp_path: Path) -> None:
         assert (tmp_path / name / "config.pbtxt").is_file()
 
 
-@pytest.mark.slow
-def test_the_http_benchmark_measures_our_server(tmp_path: Path) -> None:
-    output = tmp_path / "results.json"
-
+def run_benchmark(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
+    """What a benchmark writes with ``--json``."""
+    output = folder / "results.json"
     result = subprocess.run(
-        [
-            *(sys.executable, str(BENCHMARKS / "http_small_requests.py"), f"--json={output}"),
-            *("--connections=1,2", "--seconds=0.3", "--generator=python"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-    assert result.returncode == 0, result.stderr
-    results: dict[str, Any] = json.loads(output.read_text())
-    assert [row["batch_size"] for row in results["direct"]] == [1, 32]
-    assert [row["connections"] for row in results["served"]] == [1, 2]
-    assert all(row["errors"] == 0 and row["server_cpu_us"] > 0 for row in results["served"])
-    assert results["versions"]["naiad"]
-    assert results["machine"]["cores"] >= 1
-
-
-@pytest.mark.full
-def test_the_spinning_benchmark_measures_both_ways(tmp_path: Path) -> None:
-    output = tmp_path / "results.json"
-
-    result = subprocess.run(
-        [
-            *(sys.executable, str(BENCHMARKS / "spinning.py"), f"--json={output}"),
-            *("--seconds=0.3", "--rounds=1"),
-        ],
+        [sys.executable, str(BENCHMARKS / script), f"--json={output}", *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=110,
     )
-
     assert result.returncode == 0, result.stderr
-    rows: list[dict[str, Any]] = json.loads(output.read_text())["results"]
+    document: dict[str, Any] = json.loads(output.read_text())
+    assert document["versions"]["naiad"]
+    assert document["machine"]["cores"] >= 1
+    return document
+
+
+@pytest.mark.slow
+def test_the_http_benchmark_measures_our_server(tmp_path: Path) -> None:
+    results = run_benchmark(
+        "http_small_requests.py", tmp_path,
+        "--connections=1,2", "--seconds=0.3", "--generator=python",
+    )  # fmt: skip
+    assert [row["batch_size"] for row in results["direct"]] == [1, 32]
+    assert [row["connections"] for row in results["served"]] == [1, 2]
+    assert all(row["errors"] == 0 and row["server_cpu_us"] > 0 for row in results["served"])
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_the_spinning_benchmark_measures_both_ways(tmp_path: Path) -> None:
+    rows = run_benchmark("spinning.py", tmp_path, "--seconds=0.3", "--rounds=1")["results"]
     assert [(row["scene"]["models"], row["is_spinning"]) for row in rows] == [
         (1, True), (1, False), (2, True), (2, False),
     ]  # fmt: skip
