@@ -181,7 +181,8 @@ class _Decoder:
         name, datatype = spec.name, spec.datatype
         if not data and (spec.dims or self._signature.max_batch_size):
             # Triton gives such an input no shape at all, which validation then refuses.
-            return Tensor(name, datatype, (), np.empty((), datatype.dtype))
+            empty = np.array(b"" if datatype is BYTES else 0, datatype.dtype)
+            return Tensor(name, datatype, (), empty)
         elements: list[bytes] = []
         if datatype is BYTES:
             elements = encode_strings(*flatten(data))

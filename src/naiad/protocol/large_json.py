@@ -43,6 +43,34 @@ class SplitDocument:
         self.pieces = pieces
         self.payload_bytes = payload_bytes
 
+    @classmethod
+    def of_error(cls, error: NaiadError) -> "SplitDocument":
+        """What is wrong with the text, for ``join_document`` to raise."""
+        return cls(_encode({"error": error.message}), [], 0)
+
+
+class DocumentSplitter:
+    """Collects the data of one document."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[int, Buffer]] = []
+        self._payload_bytes = 0
+
+    def add(self, data: Buffer) -> dict[str, Any]:
+        """The reference to ``data`` in the payload, in place of the ``data`` of an input."""
+        start = -(-self._payload_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._pieces.append((start, data))
+        self._payload_bytes = start + len(data)
+        return {"start": start, "size": len(data)}
+
+    def finish(self, document: Any) -> SplitDocument:
+        """The document, with references in it, and what they refer to.
+
+        Raises:
+            InvalidArgumentError: too much is left of it.
+        """
+        return SplitDocument(_encode_head(document), self._pieces, self._payload_bytes)
+
 
 def split_document(text: Buffer, max_input_bytes: int) -> SplitDocument:
     """Parse the JSON of an inference request and take its data out.
@@ -52,11 +80,10 @@ def split_document(text: Buffer, max_input_bytes: int) -> SplitDocument:
     """
     try:
         document = parse_infer_document(text, max_input_bytes)
-        splitter = _Splitter(max_input_bytes)
-        head = _encode_head(splitter.split(document))
+        splitter = _InferSplitter(max_input_bytes)
+        return splitter.finish(splitter.split(document))
     except NaiadError as error:
-        return SplitDocument(_encode({"error": error.message}), [], 0)
-    return SplitDocument(head, splitter.pieces, splitter.payload_bytes)
+        return SplitDocument.of_error(error)
 
 
 def join_document(head: bytes, payload: memoryview) -> Any:
@@ -89,12 +116,11 @@ def _join_data(reference: dict[str, Any], payload: memoryview) -> SeparateData:
     return SeparateData(None, payload[start : start + reference["size"]])
 
 
-class _Splitter:
-    """Collects the data of one document."""
+class _InferSplitter(DocumentSplitter):
+    """Collects the data of an inference request."""
 
     def __init__(self, max_input_bytes: int) -> None:
-        self.pieces: list[tuple[int, Buffer]] = []
-        self.payload_bytes = 0
+        super().__init__()
         self._max_input_bytes = max_input_bytes
 
     def split(self, document: Any) -> Any:
@@ -121,10 +147,7 @@ class _Splitter:
             data = _encode_data(entry, self._max_input_bytes)
         except NaiadError as error:
             return {"error": error.message}
-        start = -(-self.payload_bytes // _ALIGNMENT) * _ALIGNMENT
-        self.pieces.append((start, data))
-        self.payload_bytes = start + len(data)
-        return {"start": start, "size": len(data)}
+        return self.add(data)
 
 
 def _encode_data(entry: dict[str, Any], max_input_bytes: int) -> Buffer:

@@ -411,3 +411,27 @@ async def test_a_draining_server_finishes_the_stream() -> None:
         assert await client.rest() == event(0) + event(1)
         assert await asyncio.wait_for(client.reader.read(), TIMEOUT_S) == b""
         assert await draining
+
+
+@pytest.mark.slow
+async def test_a_large_request_is_read_elsewhere() -> None:
+    async with running(identity_model("BYTES"), identity_model(), holds=False) as run:
+        client = await run.connect()
+        texts = [f"word {index}" for index in range(20_000)]
+        body = json.dumps({"IN": texts, "id": "q", "temperature": 0.5, "priority": 9}).encode()
+        client.post("/v2/models/id_bytes/generate", body)
+        status, _, content = await client.answer()
+        assert (status, json.loads(content)["OUT"]) == (200, texts)
+        (request,) = run.engine.requests
+        assert request.parameters == {"temperature": 0.5, "priority": 9}
+        assert request.request_id == "q"
+
+        numbers = [float(index) for index in range(20_000)]
+        client.post("/v2/models/id_fp32/generate_stream", json.dumps({"IN": numbers}).encode())
+        status, _, content = await client.answer()
+        assert (status, json.loads(content[6:])["OUT"]) == (200, numbers)
+
+        client.post("/v2/models/id_fp32/generate", b'{"IN":"%b"}' % (b"x" * 100_000))
+        status, content_type, content = await client.answer()
+        assert (status, content_type) == (400, "application/json")
+        assert b"non-number as double" in content

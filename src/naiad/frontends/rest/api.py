@@ -30,7 +30,7 @@ def build_routes(
     routes = [
         # The infer route first: what is asked most is found with one comparison.
         *InferHandler(engine, options, long_work).routes(),
-        *GenerateHandlers(engine, options).routes(),
+        *GenerateHandlers(engine, options, long_work).routes(),
         *HealthHandlers(engine).routes(),
         *MetadataHandlers(engine).routes(),
         *RepositoryHandlers(engine).routes(),

@@ -6,6 +6,8 @@ from typing import Any, Final, Protocol
 from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError
 from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.json_decoder import LARGE_TEXT_BYTES
+from naiad.frontends.rest.long_work import LongWork
 from naiad.frontends.rest.options import RestOptions
 from naiad.frontends.rest.response import (
     JSON,
@@ -19,13 +21,14 @@ from naiad.frontends.rest.tracing import begin_trace, sending
 from naiad.frontends.serving import ServedModel, ServingEngine
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
-from naiad.protocol.compression import IDENTITY
 from naiad.protocol.generate import (
     decode_generate_request,
     encode_event,
     encode_generate_response,
 )
+from naiad.protocol.large_generate import decode_split_generate, describe_signature
 from naiad.protocol.status import status_of
+from naiad.protocol.v2_json import DecodeLimits
 
 _EVENTS: Final = b"text/event-stream; charset=utf-8"
 
@@ -43,10 +46,13 @@ _TOO_SLOW: Final = encode_error(
 class GenerateHandlers:
     """Answers generate requests, for models of one response and of many."""
 
-    def __init__(self, engine: ServingEngine[Any], options: RestOptions) -> None:
+    def __init__(
+        self, engine: ServingEngine[Any], options: RestOptions, long_work: LongWork
+    ) -> None:
         self._engine = engine
         self._traces = engine.traces
-        self._max_input_bytes = options.max_input_bytes
+        self._limits = DecodeLimits(options.max_input_bytes)
+        self._long_work = long_work
 
     def routes(self) -> list[Route]:
         """The routes of this noun."""
@@ -68,25 +74,50 @@ class GenerateHandlers:
         head = exchange.head
         try:
             model = self._engine.find(head.model_name, head.version)
-            if head.headers.get(b"content-encoding", IDENTITY).strip() not in {b"", IDENTITY}:
+            if head.is_compressed:
                 exchange.respond(_ENCODED)
                 return
             call = _GenerateCall(self._engine, model, answer)
+            if len(exchange.text) > LARGE_TEXT_BYTES:
+                self._long_work.start(exchange, self._start_large(exchange, call))
+                return
             request = decode_generate_request(
                 model.signature,
                 exchange.text,
-                self._max_input_bytes,
+                self._limits.max_input_bytes,
                 call.on_response,
                 exchange.received_ns,
             )
         except NaiadError as error:
             exchange.respond(naiad_error_response(error))
-            return
+        else:
+            self._submit(exchange, call, request)
+
+    async def _start_large(self, exchange: Exchange, call: "_GenerateCall") -> None:
+        head = exchange.head
+        signature = call.model.signature
+        text, exchange.text = exchange.text, b""  # a large one should not live until the answer
+        try:
+            document = await self._long_work.json.parse(text, describe_signature(signature))
+            decoded = decode_split_generate(
+                signature, document, self._limits, call.on_response, exchange.received_ns
+            )
+            exchange.reserve(sum(t.data.nbytes for t in decoded.request.inputs.values()))
+            for steps in decoded.unfinished:
+                await self._long_work.turns.run(steps)
+            # A reload may have come between, and the old version takes no more requests.
+            call.model = self._engine.find(head.model_name, head.version)
+        except NaiadError as error:
+            exchange.respond(naiad_error_response(error))
+        else:
+            self._submit(exchange, call, decoded.request)
+
+    def _submit(self, exchange: Exchange, call: "_GenerateCall", request: InferRequest) -> None:
         call.request = request
         if self._traces.is_active:
-            begin_trace(self._traces, exchange, model, request)
+            begin_trace(self._traces, exchange, call.model, request)
         try:
-            self._engine.infer(model, request)
+            self._engine.infer(call.model, request)
         except NaiadError as error:
             with call.finishing():
                 exchange.respond(naiad_error_response(error))
@@ -107,15 +138,20 @@ class _Answer(Protocol):
 
 
 class _GenerateCall:
-    """One request on its way through the engine."""
+    """One request on its way through the engine.
 
-    __slots__ = ("_answer", "_engine", "_model", "request")
+    Attributes:
+        model: that answers.
+        request: what the engine has.
+    """
+
+    __slots__ = ("_answer", "_engine", "model", "request")
 
     request: InferRequest
 
     def __init__(self, engine: ServingEngine[Any], model: ServedModel, answer: _Answer) -> None:
         self._engine = engine
-        self._model = model
+        self.model = model
         self._answer = answer
 
     def on_response(self, response: InferResponse) -> None:
@@ -123,7 +159,7 @@ class _GenerateCall:
         # The last response of a decoupled model may only say that it is the last.
         is_sign = (
             response.is_final
-            and self._model.signature.is_decoupled
+            and self.model.signature.is_decoupled
             and not response.outputs
             and response.error is None
         )
@@ -140,7 +176,7 @@ class _GenerateCall:
 
     def cancel(self) -> None:
         """Nobody waits for the rest."""
-        self._engine.cancel(self._model, self.request)
+        self._engine.cancel(self.model, self.request)
         if self.request.trace is not None:
             self.request.trace.finish()
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from naiad.protocol.json_text import Buffer
 
-# Bytes of the text, bytes that an input may have.
-QUESTION: Final = struct.Struct("<QQ")
+# Bytes of the text, bytes that an input may have, bytes of the model's description after the text.
+QUESTION: Final = struct.Struct("<QQQ")
 # Bytes of the head, where the payload starts, bytes of the file.
 ANSWER: Final = struct.Struct("<QQQ")
 

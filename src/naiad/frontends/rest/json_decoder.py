@@ -50,11 +50,13 @@ class JsonDecoder:
     def __init__(self, max_input_bytes: int, timeout_s: float = _TIMEOUT_S) -> None:
         self._lanes = [_Lane(max_input_bytes, timeout_s) for _ in range(2)]
 
-    async def parse(self, text: Buffer) -> Any:
+    async def parse(self, text: Buffer, description: bytes = b"") -> Any:
         """The document of a request, for ``decode_infer_document``.
 
         Args:
             text: must not change until the call is over.
+            description: of ``describe_signature`` for a generate request, whose document is for
+                ``decode_split_generate``.
 
         Raises:
             InvalidArgumentError: not JSON.
@@ -62,7 +64,7 @@ class JsonDecoder:
         """
         lane = self._lanes[len(text) > _LANE_BYTES]
         loop = asyncio.get_running_loop()
-        head, payload = await loop.run_in_executor(lane.thread, lane.ask, text)
+        head, payload = await loop.run_in_executor(lane.thread, lane.ask, text, description)
         return join_document(head, payload)
 
     def close(self) -> None:
@@ -85,7 +87,7 @@ class _Lane:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
 
-    def ask(self, text: Buffer) -> tuple[bytes, memoryview]:
+    def ask(self, text: Buffer, description: bytes) -> tuple[bytes, memoryview]:
         """Head and payload of the split document; blocks."""
         if self._process is not None and self._process.poll() is not None:
             self._stop()  # it died of something else than a request
@@ -93,7 +95,9 @@ class _Lane:
         descriptor = make_file()
         try:
             write(descriptor, text, 0)
-            send(channel, QUESTION.pack(len(text), self._max_input_bytes), descriptor)
+            write(descriptor, description, len(text))
+            sizes = QUESTION.pack(len(text), self._max_input_bytes, len(description))
+            send(channel, sizes, descriptor)
             answer = receive(channel, ANSWER)
         except TimeoutError:
             self._stop()

@@ -22,6 +22,7 @@ from naiad.frontends.rest.json_channel import (
     send,
     write,
 )
+from naiad.protocol.large_generate import split_generate
 from naiad.protocol.large_json import split_document
 
 # A text of nothing but empty lists takes this many times its size as Python objects.
@@ -42,20 +43,25 @@ def main() -> None:
     spare_bytes = _address_space_bytes() + _SPARE_BYTES
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         while (question := receive(channel, QUESTION)) is not None:
-            (text_bytes, max_input_bytes), descriptor = question
-            _limit_memory(spare_bytes + text_bytes * _GROWTH)
+            sizes, descriptor = question
+            _limit_memory(spare_bytes + sizes[0] * _GROWTH)
             try:
-                _answer(channel, descriptor, text_bytes, max_input_bytes)
+                _answer(channel, descriptor, sizes)
             finally:
                 os.close(descriptor)
 
 
-def _answer(channel: socket.socket, descriptor: int, text_bytes: int, max_input_bytes: int) -> None:
+def _answer(channel: socket.socket, descriptor: int, sizes: tuple[int, ...]) -> None:
+    text_bytes, max_input_bytes, description_bytes = sizes
     with (
-        mmap.mmap(descriptor, text_bytes, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as text,
+        mmap.mmap(descriptor, text_bytes + description_bytes, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+        view[:text_bytes] as text,
     ):
-        split = split_document(text, max_input_bytes)
+        if description_bytes:
+            split = split_generate(text, bytes(view[text_bytes:]), max_input_bytes)
+        else:
+            split = split_document(text, max_input_bytes)
     payload = -(-len(split.head) // ALIGNMENT) * ALIGNMENT
     result = make_file()
     try:
