@@ -551,6 +551,7 @@ class Call:
             self._connection.session.consume(self._stream_id, unconsumed)
         self._backlog.clear()
         self._message = None
+        self._receiver = None
         self._outgoing = None
         self._count_unsent(-self._unsent_bytes)
         self._connection.remove_call(self._stream_id, is_ended=self._is_ended)

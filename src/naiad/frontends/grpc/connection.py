@@ -27,9 +27,10 @@ _WRITE_BUFFER_BYTES: Final = 1 << 20
 _MAX_UNSENT_BYTES: Final = 64 << 20
 # Frames that cost the client nothing, in one second: settings, pings, empty data.
 _MAX_IDLE_FRAMES: Final = 1000
-# Streams that a client may reset at once, and per second. Cancelling is part of gRPC's daily life.
-_RESET_BURST: Final = 1000
-_RESETS_PER_S: Final = 200
+# Streams that a client may reset at once, per second, and besides one for every answer that it
+# takes: to cancel, or to run out of time, is part of gRPC's daily life.
+_RESET_BURST: Final = 2000
+_RESETS_PER_S: Final = 1000
 # Without calls, gRPC allows a client one ping in two hours.
 _IDLE_PING_INTERVAL_NS: Final = 7_200_000_000_000
 _DRAIN_PING: Final = b"draining"
@@ -290,6 +291,8 @@ class Connection(asyncio.BufferedProtocol):
         self._last_ping_ns = 0
         self._strikes = 0
         self._idle_pings = 0
+        if self._resets:
+            self._resets -= 1
         if not self._is_flush_due:
             self._is_flush_due = True
             self.context.flush_soon(self)

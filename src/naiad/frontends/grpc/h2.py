@@ -27,8 +27,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 # RST_STREAM frames that a client may send at once and per second, before libnghttp2 calls it an
 # internal error. The owner of the session counts too, stops earlier and says why.
-_RESET_BURST: Final = 2000
-_RESETS_PER_S: Final = 1000
+_RESET_BURST: Final = 10_000
+_RESETS_PER_S: Final = 10_000
 # CONTINUATION frames behind one HEADERS frame.
 _MAX_CONTINUATIONS: Final = 8
 _MAX_HEADER_FIELDS: Final = 256

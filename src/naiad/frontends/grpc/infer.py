@@ -135,8 +135,8 @@ class InferHandler:
             protocol.engine.infer(model, request)
         except NaiadError as error:
             call.fail_with(error)
-            if waiting is not None and waiting.request is not None:
-                waiting.end_trace(waiting.request)
+            if waiting is not None:
+                waiting.refuse()
             return
         call.on_lost = waiting.cancel
 
@@ -145,7 +145,8 @@ class InferCall:
     """One request on its way through the engine.
 
     Attributes:
-        request: what the engine has; None before it was decoded.
+        request: what the engine has; None before it was decoded and after it was answered, since
+            the request knows this object and its tensors are to be freed at once.
         outputs: how the client wants the answer.
     """
 
@@ -161,10 +162,11 @@ class InferCall:
 
     def on_response(self, response: InferResponse) -> None:
         """Encode and send; the engine's callback."""
-        if self.request is None or self.request.trace is None:
+        request, self.request = self.request, None
+        if request is None or request.trace is None:
             self._send(response)
         else:
-            with sending(self.request.trace, self._protocol.engine.now_ns):
+            with sending(request.trace, self._protocol.engine.now_ns):
                 self._send(response)
 
     def _send(self, response: InferResponse) -> None:
@@ -180,13 +182,14 @@ class InferCall:
         self._call.on_lost = None
         self._call.fail_with(error)
 
-    def end_trace(self, request: InferRequest) -> None:
-        """The engine did not take the request."""
-        if request.trace is not None:
-            with sending(request.trace, self._protocol.engine.now_ns):
-                pass
+    def refuse(self) -> None:
+        """The decoder or the engine did not take the request."""
+        request, self.request = self.request, None
+        if request is not None and request.trace is not None:
+            request.trace.finish()
 
     def cancel(self) -> None:
         """The client gave up."""
-        if self.request is not None:
-            self._protocol.cancel(self._model, self.request)
+        request, self.request = self.request, None
+        if request is not None:
+            self._protocol.cancel(self._model, request)

@@ -135,6 +135,7 @@ class InferStream:
         self._send_ready()
         if is_final:
             self._active.pop(request, None)
+            request.request = None
             self._call.release(request.size)
             self._read_on()
         if self._call.is_congested:
@@ -170,9 +171,11 @@ class InferStream:
     def _cancel(self) -> None:
         """The client gave up, or the stream failed."""
         active, self._active = self._active, {}
+        self._ordered.clear()
         for request in active:
-            if request.request is not None:
-                self.protocol.cancel(request.model, request.request)
+            inferred, request.request = request.request, None
+            if inferred is not None:
+                self.protocol.cancel(request.model, inferred)
 
 
 class StreamRequest:
@@ -180,7 +183,7 @@ class StreamRequest:
 
     Attributes:
         model: that it goes to.
-        request: what the engine has; None before.
+        request: what the engine has; None before and after.
         outputs: how the client wants the answers.
         size: of its message.
         is_decoupled: its responses may overtake those of others.
