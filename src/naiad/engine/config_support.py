@@ -35,8 +35,6 @@ def ignored_settings(config: ModelConfig) -> list[str]:
         ]
     if config.response_cache.enable:
         found.append("response_cache")
-    if config.model_warmup:
-        found.append("model_warmup")
     if any(group.HasField("rate_limiter") for group in config.instance_group):
         found.append("instance_group.rate_limiter")
     return found

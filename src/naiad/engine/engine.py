@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from naiad.clock import Clock
-from naiad.engine.lifecycle import Lifecycle, ModelEntry
+from naiad.engine.lifecycle import Lifecycle, LoadOptions, ModelEntry
 from naiad.engine.loader import Loader, Override
 from naiad.engine.log_settings import LogSettings
 from naiad.engine.model import Model
@@ -61,6 +61,7 @@ class EngineOptions:
         control_mode: whether clients may load and unload.
         startup_models: with explicit control, what is loaded at start; ``*`` alone for all.
         poll_interval_s: with polling, between two looks at the repositories.
+        loads: how loads are done.
         is_readiness_strict: ready only while every model is.
         is_client_shared_memory_allowed: whether clients may register shared memory.
         trace: what is traced at first.
@@ -71,6 +72,7 @@ class EngineOptions:
     control_mode: ModelControlMode = ModelControlMode.NONE
     startup_models: tuple[str, ...] = ()
     poll_interval_s: float = 15
+    loads: LoadOptions = field(default_factory=LoadOptions)
     is_readiness_strict: bool = True
     is_client_shared_memory_allowed: bool = False
     trace: TraceSettingValues = field(default_factory=TraceSettingValues)
@@ -132,7 +134,7 @@ class Engine:
         log_settings: LogSettings | None = None,
     ) -> None:
         self._options = options
-        self._lifecycle = Lifecycle(loader, clock)
+        self._lifecycle = Lifecycle(loader, clock, options.loads)
         self._clock = clock
         self._is_started = False
         self._is_stopping = False

@@ -16,6 +16,7 @@ from naiad.clock import Clock
 from naiad.engine.instances import Execution, InstanceThread
 from naiad.engine.reshape import Reshaper
 from naiad.engine.trace import record_execution
+from naiad.engine.warmup import WarmupSample
 from naiad.errors import NaiadError, UnavailableError
 from naiad.inference.datatypes import Datatype
 from naiad.inference.request import InferRequest
@@ -96,6 +97,33 @@ class Executor:
             self.statistics.pending_count -= 1
             self._count_failure(request, FailureReason.CANCELED, self._clock.now_ns())
             self._note_idle()
+
+    async def warm_up(self, samples: Sequence[WarmupSample]) -> None:
+        """Run every sample on every instance; called before the first request, awaited to the end.
+
+        The statistics count these requests, as Triton's do.
+
+        Raises:
+            InvalidArgumentError: the model failed on a sample.
+        """
+        for instance in self._instances:
+            for sample in samples:
+                for _ in range(sample.count):
+                    await self._warm_up_instance(instance, sample)
+
+    async def _warm_up_instance(self, instance: InstanceThread, sample: WarmupSample) -> None:
+        run = sample.make_requests()
+        # Rows can be joined along a batch axis only.
+        size = len(run.requests) if self._has_batch_axis else 1
+        for start in range(0, len(run.requests), size):
+            batch = run.requests[start : start + size]
+            now_ns = self._clock.now_ns()
+            for request in batch:
+                request.queued_ns = now_ns
+            self._idle.remove(instance)
+            instance.hand_over(Execution(batch, self._output_names))
+            await run.wait_for(start + size)
+        run.raise_failures()
 
     async def drain(self) -> None:
         """Refuse new requests and wait until the accepted ones are answered."""

@@ -283,12 +283,12 @@ class Lifecycle:
             if error is not None:
                 reason = error.reason()
                 _log.error("failed to load '%s' version %d: %s", entry.name, version, reason)
-                _log.info("failed to load '%s'", entry.name)
                 text += f"version {version} is at {ModelState.UNAVAILABLE} state: {reason};\n"
                 if known.state is not ModelState.READY:
                     known.state, known.reason = ModelState.UNAVAILABLE, reason
             elif known.state is not ModelState.READY:
                 known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
+        _log.info("failed to load '%s'", entry.name)
         return InvalidArgumentError(text)
 
     def _swap(self, entry: ModelEntry, plan: ModelPlan, models: Iterable[Model]) -> None:

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from naiad.backends.base import Instance, LoadedModel, ModelSource
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.config_support import ignored_settings, require_supported
+from naiad.engine.warmup import WarmupSample, make_samples
 from naiad.errors import (
     InternalError,
     InvalidArgumentError,
@@ -104,7 +105,7 @@ class ModelPlan:
 
 @dataclass(slots=True)
 class LoadedVersion:
-    """One version, loaded and ready to be given requests."""
+    """One version, loaded and ready to be warmed up and given requests."""
 
     version: int
     signature: ModelSignature
@@ -112,6 +113,7 @@ class LoadedVersion:
     labels: dict[str, list[str]]
     loaded: LoadedModel
     instances: list[Instance]
+    warmup: list[WarmupSample]
 
 
 class Loader:
@@ -181,20 +183,25 @@ class Loader:
         """Load one version and make its instances; all of them or none."""
         config = plan.config
         backend = self._backends.get(config.backend)
+        _log.info("TRITONBACKEND_ModelInitialize: %s (version %d)", config.name, version)
         loaded = backend.load(self._source(plan, version))
         instances: list[Instance] = []
         try:
             # One by one, so that those made before a failure are closed.
-            for index in range(_instance_count(config)):
-                instances.append(loaded.create_instance(index))  # noqa: PERF401
+            for index, name in enumerate(_instance_names(config)):
+                _log.info("TRITONBACKEND_ModelInstanceInitialize: %s (CPU device 0)", name)
+                instances.append(loaded.create_instance(index))
             labels = read_labels(plan.folder, config)
+            signature = ModelSignature.from_config(config)
+            warmup = make_samples(config, signature, plan.folder.path)
         except BaseException:
             for instance in instances:
                 instance.close()
             loaded.close()
             raise
-        signature = ModelSignature.from_config(config)
-        return LoadedVersion(version, signature, _scheduler(config), labels, loaded, instances)
+        return LoadedVersion(
+            version, signature, _scheduler(config), labels, loaded, instances, warmup
+        )
 
     def _plan_from(self, name: str, folder: ModelFolder, override: Override) -> ModelPlan:
         try:
@@ -240,7 +247,7 @@ class Loader:
             config=config,
             version_directory=plan.folder.version_path(version),
             settings=self._options.backend_settings.get(config.backend, {}),
-            thread_count=max(1, self._options.core_count // max(1, _instance_count(config))),
+            thread_count=max(1, self._options.core_count // max(1, len(_instance_names(config)))),
         )
 
 
@@ -259,8 +266,14 @@ def _write_files(repository: Path, name: str, files: Mapping[str, bytes]) -> Non
             ) from error
 
 
-def _instance_count(config: ModelConfig) -> int:
-    return sum(max(group.count, 1) for group in config.instance_group if not group.passive)
+def _instance_names(config: ModelConfig) -> list[str]:
+    """One name per instance, as Triton's log spells them."""
+    return [
+        f"{group.name}_{index}"
+        for group in config.instance_group
+        if not group.passive
+        for index in range(max(group.count, 1))
+    ]
 
 
 def _scheduler(config: ModelConfig) -> Scheduler:

@@ -33,7 +33,7 @@ def test_what_changes_nothing_is_listed() -> None:
     config = parse_config(
         "dynamic_batching { priority_levels: 2 default_queue_policy { max_queue_size: 4 } "
         "priority_queue_policy { key: 1 value { } } preserve_ordering: true } "
-        "response_cache { enable: true } model_warmup { name: 'w' } "
+        "response_cache { enable: true } "
         "instance_group { rate_limiter { priority: 1 } }",
         "text",
     )
@@ -43,7 +43,6 @@ def test_what_changes_nothing_is_listed() -> None:
         "dynamic_batching.priority_queue_policy",
         "dynamic_batching.preserve_ordering",
         "response_cache",
-        "model_warmup",
         "instance_group.rate_limiter",
     ]
     plain = "dynamic_batching { max_queue_delay_microseconds: 5 } instance_group { count: 2 }"
@@ -54,7 +53,7 @@ def test_a_load_says_what_it_does_not_act_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     builder = RepositoryBuilder(tmp_path)
-    builder.add_model("m", f'backend: "identity" model_warmup {{ name: "w" }}{TENSORS}')
+    builder.add_model("m", f'backend: "identity" response_cache {{ enable: true }}{TENSORS}')
     loader = Loader(LoaderOptions((tmp_path,)), BackendRegistry())
     loader.complete(loader.plan("m", Override()))
-    assert caplog.messages == ["model 'm': this release does not act on model_warmup yet"]
+    assert caplog.messages == ["model 'm': this release does not act on response_cache yet"]
