@@ -383,7 +383,9 @@ def _asked_model(case: Case) -> str | None:
     found = re.match(r"/v2/(?:repository/)?models/([^/?]+)", path)
     if found:
         return found[1]
-    return case.get("request_json", {}).get("model_name") if "request" not in case else None
+    if "request" in case:
+        return None
+    return (case.get("request_json") or {}).get("model_name")
 
 
 def without_models(answer: Answer, names: frozenset[str]) -> Answer:
