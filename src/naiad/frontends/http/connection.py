@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from naiad.errors import UnavailableError
 from naiad.frontends.http.chunked import LAST_CHUNK, ChunkedBody, format_chunk
 from naiad.frontends.http.head import Head
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.limits import check_header_length, max_body_bytes
-from naiad.frontends.rest.response import CONTINUE, HttpError, Response, error_response
+from naiad.frontends.rest.response import (
+    CONTINUE,
+    HttpError,
+    Response,
+    error_response,
+    naiad_error_response,
+)
 from naiad.protocol.generate import EMPTY_COMMENT
 from naiad.protocol.json_text import Buffer
 
@@ -188,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
                         # the next read does not overwrite.
                         self._dispatch(head, view[stop:length], bytes(view[length:position]))
                 else:
-                    self._refuse(_over_budget(context.budget.limit_bytes))
+                    self._refuse(naiad_error_response(context.budget.exhausted()))
             else:
                 position = self._begin_body(head, view, stop, end)
             if self._is_closing:
@@ -264,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             body = _allocate_body(length, head.header_length or 0)
         except MemoryError:
-            self._refuse(_over_budget(self._context.budget.limit_bytes))
+            self._refuse(naiad_error_response(self._context.budget.exhausted()))
             return end
         self._body = body
         self._filled = 0
@@ -314,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         if budget.try_reserve(size):
             self._reserved += size
             return True
-        self._refuse(_over_budget(budget.limit_bytes))
+        self._refuse(naiad_error_response(budget.exhausted()))
         return False
 
     def reserve(self, exchange: Exchange, size: int) -> None:
@@ -322,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._exchange is exchange:
             budget = self._context.budget
             if not budget.try_reserve(size):
-                raise UnavailableError(_budget_text(budget.limit_bytes))
+                raise budget.exhausted()
             self._reserved += size
 
     def _dispatch(self, head: Head, text: Buffer, tail: Buffer) -> None:
@@ -338,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             # A fault in one handler must not end the connection without an answer.
             _LOGGER.exception("handler failed")
-            exchange.respond(error_response(500, "internal error; the server's log says more"))
+            exchange.fail()
 
     # --- answering -------------------------------------------------------------------------------
 
@@ -511,14 +516,3 @@ def _allocate_body(length: int, header_length: int) -> memoryview:
     room = np.empty(length + _ALIGNMENT, np.uint8)
     start = -(room.ctypes.data + header_length) % _ALIGNMENT
     return room.data[start : start + length]
-
-
-def _over_budget(limit_bytes: int) -> Response:
-    return error_response(503, _budget_text(limit_bytes))
-
-
-def _budget_text(limit_bytes: int) -> str:
-    return (
-        f"the requests that the server holds have reached its limit of {limit_bytes} bytes; send "
-        "this one again later"
-    )

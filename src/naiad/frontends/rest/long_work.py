@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.json_decoder import JsonDecoder
-from naiad.frontends.rest.response import error_response
 from naiad.frontends.rest.turns import Turns
 from naiad.protocol.compression import Decompressor, compress
 from naiad.protocol.json_text import Buffer
@@ -95,4 +94,4 @@ async def _guard(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
     except Exception:
         # As in the connection: a fault in one handler must not leave the client without an answer.
         _LOGGER.exception("handler failed")
-        exchange.respond(error_response(500, "internal error; the server's log says more"))
+        exchange.fail()

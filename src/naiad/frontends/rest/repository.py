@@ -102,6 +102,6 @@ async def _answer(exchange: Exchange, work: Awaitable[bytes | None]) -> None:
         exchange.respond(naiad_error_response(error))
     except Exception:
         _LOGGER.exception("request for the model repository failed")
-        exchange.respond(error_response(500, "internal error; the server's log says more"))
+        exchange.fail()
     else:
         exchange.respond(Response(format_head(200, JSON), body or b""))
