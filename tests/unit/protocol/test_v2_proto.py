@@ -193,6 +193,14 @@ def test_typed_contents(datatype: str, field: str, values: list[Any]) -> None:
     assert tensor.data.tolist() == [values]
 
 
+def test_typed_contents_beside_fields_of_a_later_version() -> None:
+    contents = InferTensorContents.FromString(
+        InferTensorContents(fp32_contents=[1, 2]).SerializeToString() + b"\x7a\x04abcd"
+    )
+    request, _, _ = decode(message(inputs=[entry(contents=contents)]))
+    assert request.inputs["IN"].data.tolist() == [[1, 2]]
+
+
 @pytest.mark.parametrize(
     ("datatype", "contents", "expected"),
     [

@@ -237,6 +237,11 @@ async def test_wrong_timeouts(value: bytes) -> None:
     assert answer.status == 13
 
 
+async def test_the_longest_timeout() -> None:
+    answer = await Server().peer().ask(SERVER_LIVE, b"", (b"grpc-timeout", b"99999999H"))
+    assert answer.status == 0
+
+
 async def test_a_refused_call_is_reset_so_that_its_rest_is_not_sent() -> None:
     server = Server(max_receive_message_bytes=100)
     peer = server.peer()
