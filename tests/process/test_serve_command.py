@@ -92,6 +92,10 @@ class ServeProcess:
     def metrics(self) -> str:
         return "http://" + self.wait_for(r"Started Metrics Service at ([\d.:]+)")[1]
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
