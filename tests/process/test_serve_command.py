@@ -30,6 +30,7 @@ parameters {{ key: "execute_delay_ms" value {{ string_value: "{delay_ms}" }} }}
 """
 PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 TIMEOUT_S = 60
+NAIAD_SERVE = (sys.executable, "-m", "naiad", "serve")
 
 
 def add_model(repository: Path, name: str, delay_ms: int = 0, backend: str = "identity") -> None:
@@ -49,11 +50,11 @@ def repository(tmp_path: Path) -> Path:
 class ServeProcess:
     """``naiad serve`` on free ports, and its log as it comes."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], command: Sequence[str] = NAIAD_SERVE) -> None:
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "naiad", "serve", *arguments],
+            [*command, *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -125,9 +126,9 @@ def start(started: list[ServeProcess], *arguments: str) -> ServeProcess:
     return process
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, command: Sequence[str] = NAIAD_SERVE) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "naiad", "serve", *arguments],
+        [*command, *arguments],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -220,15 +221,34 @@ def test_a_second_signal_does_not_wait(repository: Path, started: list[ServeProc
 
 def test_the_start_is_reported_in_tables(repository: Path, started: list[ServeProcess]) -> None:
     add_model(repository, "broken", backend="nonesuch")
+    add_model(repository, "typo")
+    (repository / "typo" / "config.pbtxt").write_text("max_batch_sise: 1")
+    add_model(repository, "empty")
+    (repository / "empty" / "1").rmdir()
     server = start(
         started, str(repository), "--exit-on-error=false", "--id=mine", "--http-thread-count=2"
     )
     server.wait_for(r"accepted, without effect in this version: --http-thread-count")
+    server.wait_for(r"^\| Repository Agent \| Path \|")
+    server.wait_for(r"^\| Backend +\| Path +\| Config")
+    server.wait_for(
+        r'^\| identity \| naiad\.backends\.\S+ \| {"cmdline":{"auto-complete-config":"true"}} +\|'
+    )
     server.wait_for(r"^\| Model +\| Version \| Status")
+    server.wait_for(r"^\| typo +\| - +\| UNAVAILABLE: Internal: failed to load 'typo', failed to ")
+    server.wait_for(r"^\| empty +\| - +\| Not loaded: No model version was found +\|")
     server.wait_for(r"^\| broken +\| 1 +\| UNAVAILABLE: Invalid argument: unable to find backend")
     server.wait_for(r"^\| same +\| 1 +\| READY")
     server.wait_for(r"^\| server_id +\| mine ")
     server.wait_for(r"^\| model_control_mode +\| MODE_NONE ")
+    server.wait_for(r"^\| strict_readiness +\| 1 ")
+    server.wait_for(r"^\| cache_enabled +\| 0 ")
+    server.wait_for(r'^I\d{4} [\d:.]+ \d+ \S+\.py:\d+\] "loading: same:1"$')
+    server.wait_for(r'"TRITONBACKEND_ModelInitialize: same \(version 1\)"$')
+    server.wait_for(r'"TRITONBACKEND_ModelInstanceInitialize: same_0_0 \(CPU device 0\)"$')
+    server.wait_for(r'"successfully loaded \'same\'"$')
+    server.wait_for(r'^E.*"failed to load \'broken\' version 1: Invalid argument: unable to find')
+    server.wait_for(r'^I.*"failed to load \'broken\'"$')
     assert get(f"{server.http}/v2/health/live")[0] == 200
     assert get(f"{server.http}/v2/health/ready")[0] == 400
 

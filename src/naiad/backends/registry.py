@@ -50,6 +50,10 @@ class BackendRegistry:
         """The backends that models asked for so far."""
         return tuple(sorted(self._backends))
 
+    def module_name(self, name: str) -> str:
+        """Where a backend of `names` is, in Python's terms."""
+        return _ENTRIES[name].module
+
     def get(self, name: str) -> Backend:
         """The backend ``name``, imported now if it wasn't yet; that may take seconds.
 

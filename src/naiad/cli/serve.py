@@ -1,11 +1,20 @@
-"""``naiad serve``: Triton's command line, so Triton's rules and not click's."""
+"""``naiad serve`` and ``tritonserver``: Triton's command line by Triton's rules, not click's."""
 
 import os
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
-from naiad.server.command_line import USAGE, HelpRequested, format_help, parse_arguments
+from naiad.server.command_line import (
+    NAIAD_SERVE,
+    TRITONSERVER,
+    Command,
+    HelpRequested,
+    format_help,
+    parse_arguments,
+)
 from naiad.server.logging import ServerLog
 from naiad.server.run import run_server
 from naiad.server.settings import BadOptionError
@@ -23,13 +32,23 @@ class _Verbatim(click.Command):
 @click.pass_context
 def serve(context: click.Context) -> None:
     """Serve the models of the repositories until SIGTERM or SIGINT."""
+    _serve(context.args, NAIAD_SERVE)
+
+
+def tritonserver() -> None:
+    """The same server by Triton's name and with Triton's defaults."""
+    _serve(sys.argv[1:], TRITONSERVER)
+
+
+def _serve(arguments: Sequence[str], command: Command) -> NoReturn:
     try:
-        settings = parse_arguments(context.args)
+        settings = parse_arguments(arguments, command=command)
     except HelpRequested:
-        click.echo(format_help())
-        return
+        click.echo(format_help(command))
+        sys.exit(command.help_exit_code)
     except BadOptionError as error:
-        click.echo(f"{USAGE}\nTry 'naiad serve --help'.\n\n{error.message}", err=True)
+        help_hint = f"Try '{command.name} --help'."
+        click.echo(f"{command.usage}\n{help_hint}\n\n{error.message}", err=True)
         sys.exit(1)
     try:
         log = ServerLog(settings.log_values())

@@ -1,7 +1,7 @@
 """What a model config may ask for that this release does not do yet."""
 
 from naiad.errors import UnsupportedError
-from naiad.model_config.schema import ModelConfig, ModelDynamicBatching
+from naiad.model_config.schema import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
 
 
 def require_supported(config: ModelConfig) -> None:
@@ -24,6 +24,16 @@ def require_supported(config: ModelConfig) -> None:
             "this release does not fill batch_input or batch_output yet; let the model take its "
             "tensors from the requests, or serve it elsewhere"
         )
+
+
+def move_to_cpu(config: ModelConfig) -> bool:
+    """Let the CPU run the instances that are meant for GPUs; whether there were any."""
+    groups = [g for g in config.instance_group if g.kind == ModelInstanceGroup.KIND_GPU]
+    for group in groups:
+        group.kind = ModelInstanceGroup.KIND_CPU
+        group.ClearField("gpus")
+        group.ClearField("secondary_devices")
+    return bool(groups)
 
 
 def ignored_settings(config: ModelConfig) -> list[str]:

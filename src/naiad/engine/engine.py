@@ -100,12 +100,21 @@ class ModelMetadata:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One line of the repository index; only a name where the model was never loaded."""
+    """One line of the repository index; only a name where the model was never loaded.
+
+    Attributes:
+        name: of the model.
+        version: empty where no version of it is known.
+        state: of the version.
+        reason: why it doesn't serve.
+        lacks_versions: the config is right, and its version policy finds nothing to load.
+    """
 
     name: str
     version: str = ""
     state: ModelState | None = None
     reason: str = ""
+    lacks_versions: bool = False
 
 
 class Engine:
@@ -288,12 +297,15 @@ class Engine:
 
     async def index(self, *, ready_only: bool) -> list[IndexEntry]:
         """Every model of the repositories and every version that was ever loaded."""
-        names = set(await asyncio.to_thread(self._lifecycle.repository_names))
+        problems = await asyncio.to_thread(self._lifecycle.repository_names)
         entries = self._lifecycle.entries
         lines = []
-        for name in sorted(names | entries.keys()):
+        for name in sorted(problems.keys() | entries.keys()):
             entry = entries.get(name)
-            if entry is None:
+            problem = problems.get(name)
+            if problem and (entry is None or entry.latest is None):
+                lines.append(IndexEntry(name, "", ModelState.UNAVAILABLE, problem))
+            elif entry is None:
                 lines.append(IndexEntry(name))
             else:
                 lines.extend(_index_lines(entry))
@@ -337,7 +349,7 @@ class Engine:
             await self.poll()
 
     def _startup_names(self) -> list[str]:
-        names = self._lifecycle.repository_names()
+        names = list(self._lifecycle.repository_names())
         if self._options.control_mode is not ModelControlMode.EXPLICIT:
             return names
         wanted = self._options.startup_models
@@ -363,7 +375,8 @@ def _why_not(entry: ModelEntry | None) -> str:
 def _index_lines(entry: ModelEntry) -> list[IndexEntry]:
     if not entry.versions:
         reason = next(entry.failure_reasons(), "")
-        return [IndexEntry(entry.name, "", ModelState.UNAVAILABLE if reason else None, reason)]
+        state = ModelState.UNAVAILABLE if reason else None
+        return [IndexEntry(entry.name, "", state, reason, lacks_versions=entry.has_config)]
     return [
         IndexEntry(entry.name, str(version), known.state, known.reason)
         for version, known in sorted(entry.versions.items())

@@ -141,8 +141,11 @@ class Lifecycle:
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsettled: dict[str, FolderStamp] = {}
 
-    def repository_names(self) -> list[str]:
-        """All models in the repositories, loaded or not. Reads the disk."""
+    def repository_names(self) -> dict[str, str]:
+        """All models in the repositories, loaded or not, and what speaks against any of them.
+
+        Reads the disk.
+        """
         return self._loader.names()
 
     async def load(self, name: str, override: Override) -> None:
@@ -300,6 +303,10 @@ class Lifecycle:
             known = entry.versions[loaded.version]
             known.model = loaded
             known.state, known.reason = ModelState.READY, ""
+        for version, known in entry.versions.items():
+            # It is not missing any more: nothing asks for it.
+            if version not in plan.versions and known.state is ModelState.UNAVAILABLE:
+                known.reason = UNLOADED_REASON
         entry.plan = plan
         for version, model in previous.items():
             if version in plan.versions:

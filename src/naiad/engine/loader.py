@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from naiad.backends.base import Instance, LoadedModel, ModelSource
 from naiad.backends.registry import BackendRegistry
-from naiad.engine.config_support import ignored_settings, require_supported
+from naiad.engine.config_support import ignored_settings, move_to_cpu, require_supported
 from naiad.engine.warmup import WarmupSample, make_samples
 from naiad.errors import (
     InternalError,
@@ -59,6 +59,7 @@ class LoaderOptions:
         allow_file_override: whether a load request may bring model files.
         backend_settings: ``--backend-config``, by backend name.
         core_count: cores that this process may use; shared out over a model's instances.
+        is_gpu_replaced: instances that are meant for GPUs run on the CPU.
     """
 
     repositories: tuple[Path, ...]
@@ -67,6 +68,7 @@ class LoaderOptions:
     allow_file_override: bool = False
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     core_count: int = 1
+    is_gpu_replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,10 @@ class Loader:
         self._options = options
         self._backends = backends
 
-    def names(self) -> list[str]:
-        """All models in the repositories, sorted."""
-        return sorted(scan_repositories(self._options.repositories))
+    def names(self) -> dict[str, str]:
+        """All models in the repositories, sorted, each with why it can't be loaded, if it can't."""
+        folders = scan_repositories(self._options.repositories)
+        return {name: folder.problem for name, folder in folders.items()}
 
     def stamp(self, name: str) -> FolderStamp | None:
         """How a model lies on disk; None where there is none of that name."""
@@ -133,9 +136,9 @@ class Loader:
         return None if folder is None else _stamp(folder)
 
     def stamps(self) -> dict[str, FolderStamp]:
-        """How every model of the repositories lies on disk."""
+        """How every model of the repositories that can be loaded lies on disk."""
         folders = scan_repositories(self._options.repositories)
-        return {name: _stamp(folder) for name, folder in folders.items()}
+        return {name: _stamp(folder) for name, folder in folders.items() if not folder.problem}
 
     def plan(self, name: str, override: Override) -> ModelPlan:
         """Find a model and read its config.
@@ -148,8 +151,19 @@ class Loader:
         if not override.files:
             folder = scan_repositories(self._options.repositories).get(name)
             if folder is None:
+                _log.error(
+                    "failed to poll model '%s': model not found in any model repository.", name
+                )
                 raise InternalError(
                     f"failed to load '{name}', failed to poll from model repository"
+                )
+            if folder.problem:
+                _log.error(
+                    "failed to poll model '%s': not unique across all model repositories", name
+                )
+                raise InternalError(
+                    f"failed to load '{name}', failed to poll from model repository: "
+                    f"{folder.problem}"
                 )
             return self._plan_from(name, folder, override)
         self._check_files_are_taken(name, override)
@@ -172,6 +186,12 @@ class Loader:
         if ignored:
             _log.warning(
                 "model '%s': this release does not act on %s yet", config.name, ", ".join(ignored)
+            )
+        if self._options.is_gpu_replaced and move_to_cpu(config):
+            _log.warning(
+                "model '%s': its config asks for GPUs; it runs on the CPU, as --gpu-fallback=cpu "
+                "says",
+                config.name,
             )
         if not self._options.is_completion_disabled:
             backend = self._backends.get(config.backend)
@@ -220,7 +240,11 @@ class Loader:
 
     def _read_config(self, folder: ModelFolder, override: Override) -> ModelConfig:
         if override.config_json is None:
-            config = read_config(folder, self._options.config_name)
+            config = read_config(
+                folder,
+                self._options.config_name,
+                is_required=self._options.is_completion_disabled,
+            )
         else:
             config = parse_config_json(override.config_json)
         normalize_config(config, directory_name=folder.name, artifact_names=list_artifacts(folder))

@@ -10,6 +10,7 @@ from typing import Final
 from naiad.backends.registry import BackendRegistry
 from naiad.clock import Clock
 from naiad.engine.engine import Engine, EngineOptions
+from naiad.engine.lifecycle import LoadOptions
 from naiad.engine.loader import Loader, LoaderOptions
 from naiad.engine.log_settings import LogSettings
 from naiad.errors import InternalError
@@ -25,7 +26,7 @@ from naiad.metrics.cpu import MachineMonitor
 from naiad.metrics.exposition import MetricsRenderer
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.server.capacity import core_count, request_budget_bytes
-from naiad.server.settings import CompressionLevel, Settings
+from naiad.server.settings import CompressionLevel, GpuFallback, Settings
 
 VERSION: Final = version("naiad")
 
@@ -123,6 +124,8 @@ def _engine_options(settings: Settings) -> EngineOptions:
         server_version=VERSION,
         control_mode=settings.model_control_mode,
         startup_models=settings.load_model,
+        poll_interval_s=settings.repository_poll_secs,
+        loads=LoadOptions(settings.model_load_thread_count, settings.model_load_retry_count),
         is_readiness_strict=settings.strict_readiness,
         is_client_shared_memory_allowed=settings.allow_client_shm,
         trace=settings.trace_values(),
@@ -137,6 +140,7 @@ def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
         allow_file_override=settings.allow_file_override,
         backend_settings={name: settings.backend_settings(name) for name in backends.names},
         core_count=core_count(),
+        is_gpu_replaced=settings.gpu_fallback is GpuFallback.CPU,
     )
     return Loader(options, backends)
 

@@ -1,8 +1,13 @@
-"""``naiad serve``'s arguments, read as Triton's getopt_long reads them, and its help."""
+"""The server's arguments, read as Triton's getopt_long reads them, and the help.
+
+Two commands start the same server: ``naiad serve``, and ``tritonserver`` for tools and scripts that
+know no other.
+"""
 
 import difflib
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from naiad.server.option import Group, Option
@@ -15,12 +20,41 @@ from naiad.server.settings import (
     read_environment,
 )
 
-USAGE: Final = "Usage: naiad serve [OPTIONS] DIR..."
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One of the names that the server is started by.
+
+    Attributes:
+        name: what the user types.
+        usage: first line of the help.
+        defaults: texts by option name, where they are not those of ``Settings``.
+        takes_folders: whether an argument without dashes is a model repository.
+        help_exit_code: of ``--help``.
+    """
+
+    name: str
+    usage: str
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    takes_folders: bool = True
+    help_exit_code: int = 0
+
+
+NAIAD_SERVE: Final = Command("naiad serve", "Usage: naiad serve [OPTIONS] DIR...")
+# As Triton's own, down to the exit code. It listens on every interface because Triton does, and
+# containers and tools count on that.
+TRITONSERVER: Final = Command(
+    "tritonserver",
+    "Usage: tritonserver [OPTIONS]",
+    {"http-address": "0.0.0.0", "grpc-address": "0.0.0.0"},  # noqa: S104 - see above
+    takes_folders=False,
+    help_exit_code=1,
+)
 _REPOSITORY: Final = "model-repository"
 _HELP: Final = "help"
 
 _BY_NAME: Final[Mapping[str, Option]] = {
-    name: option for option in OPTIONS for name in (option.name, *option.aliases)
+    name: option for option in OPTIONS for name in option.names
 }
 
 
@@ -29,42 +63,57 @@ class HelpRequested(Exception):  # noqa: N818 - not an error
 
 
 def parse_arguments(
-    arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    command: Command = NAIAD_SERVE,
 ) -> Settings:
     """The settings of a command line, over those of the environment.
 
     ``--name=value`` and ``--name value`` mean the same, a name may be cut short as long as one
-    option alone begins so, and what is no option is a model repository.
+    option alone begins so, and what is no option is a model repository, if the command takes one.
 
     Args:
-        arguments: after the verb.
+        arguments: after the command's name.
         environment: the process's own where it is None.
+        command: which one it is.
 
     Raises:
         BadOptionError: an unknown or ambiguous name, a value missing or wrong.
         HelpRequested: ``--help`` is among the arguments.
     """
     given: dict[str, list[str]] = {}
+    deprecated: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         if argument == "--":
-            given.setdefault(_REPOSITORY, []).extend(rest)
+            for folder in rest:
+                _add_folder(given, folder, command)
         elif not argument.startswith("-") or argument == "-":
-            given.setdefault(_REPOSITORY, []).append(argument)
+            _add_folder(given, argument, command)
         else:
             name, equals, text = argument.removeprefix("--").partition("=")
-            option = _find(argument, name)
+            known = _find(argument, name)
+            option = _BY_NAME[known]
             value = text if equals else next(rest, None)
             if value is None:
-                raise BadOptionError(f"option '--{option.name}' requires an argument")
+                raise BadOptionError(f"option '--{known}' requires an argument")
+            if known in option.deprecated_aliases:
+                deprecated.append(f"--{known} is deprecated, use --{option.name}")
             given.setdefault(option.name, []).append(value)
-    return make_settings({**read_environment(environment), **given})
+    defaults = {name: [text] for name, text in command.defaults.items()}
+    return make_settings({**defaults, **read_environment(environment), **given}, deprecated)
 
 
-def format_help() -> str:
+def _add_folder(given: dict[str, list[str]], folder: str, command: Command) -> None:
+    if not command.takes_folders:
+        raise BadOptionError(f"Unexpected argument: {folder}")
+    given.setdefault(_REPOSITORY, []).append(folder)
+
+
+def format_help(command: Command = NAIAD_SERVE) -> str:
     """All options by group, with their defaults."""
     lines = [
-        USAGE,
+        command.usage,
         "",
         *textwrap.wrap(
             "Serve the models of the repositories by Triton's HTTP protocol. Options are Triton's; "
@@ -77,7 +126,7 @@ def format_help() -> str:
         if options:
             lines.extend(("", f"{group}:"))
             for option in options:
-                lines.extend(_describe(option))
+                lines.extend(_describe(option, command))
     inert = ", ".join(f"--{option.name}" for option in OPTIONS if option.is_inert)
     lines.extend(("", "Taken for Triton's sake, without effect in this version:"))
     lines.extend(
@@ -88,8 +137,8 @@ def format_help() -> str:
     return "\n".join(lines)
 
 
-def _describe(option: Option) -> list[str]:
-    default = default_text(option)
+def _describe(option: Option, command: Command) -> list[str]:
+    default = command.defaults.get(option.name, default_text(option))
     text = f"{option.help} [{default}]" if default else option.help
     return [
         f"  --{option.name} {option.placeholder}",
@@ -97,12 +146,12 @@ def _describe(option: Option) -> list[str]:
     ]
 
 
-def _find(argument: str, name: str) -> Option:
+def _find(argument: str, name: str) -> str:
+    """The whole name of the option that an argument gives."""
     if argument == "-h" or (name and _HELP.startswith(name)):
         raise HelpRequested
-    exact = _BY_NAME.get(name)
-    if exact is not None and argument.startswith("--"):
-        return exact
+    if name in _BY_NAME and argument.startswith("--"):
+        return name
     matches = sorted(known for known in _BY_NAME if known.startswith(name))
     if not argument.startswith("--") or not matches:
         _refuse_unknown(argument, name)
@@ -110,7 +159,7 @@ def _find(argument: str, name: str) -> Option:
     if len(found) > 1:
         possibilities = " ".join(f"'--{match}'" for match in matches)
         raise BadOptionError(f"option '{argument}' is ambiguous; possibilities: {possibilities}")
-    return _BY_NAME[matches[0]]
+    return matches[0]
 
 
 def _refuse_unknown(argument: str, name: str) -> NoReturn:

@@ -43,7 +43,8 @@ class Option:
         help: one sentence.
         group: in the help.
         is_repeatable: given several times it collects its values.
-        aliases: older names.
+        aliases: other names.
+        deprecated_aliases: names that still work and earn a warning.
         is_inert: taken, because Triton takes it, and without effect here.
     """
 
@@ -54,7 +55,13 @@ class Option:
     group: Group
     is_repeatable: bool = False
     aliases: tuple[str, ...] = ()
+    deprecated_aliases: tuple[str, ...] = ()
     is_inert: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that a command line may use."""
+        return (self.name, *self.aliases, *self.deprecated_aliases)
 
     @property
     def field_name(self) -> str:
@@ -105,19 +112,10 @@ def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def choice(
-    choices: type[ChoiceT], refused: Mapping[str, str] | None = None
-) -> Callable[[str], ChoiceT]:
-    """A parser of one word out of some.
-
-    Args:
-        choices: the words.
-        refused: words that Triton knows and Naiad doesn't take, each with what to do instead.
-    """
+def choice(choices: type[ChoiceT]) -> Callable[[str], ChoiceT]:
+    """A parser of one word out of some."""
 
     def parse(text: str) -> ChoiceT:
-        if refused is not None and text in refused:
-            raise ValueError(refused[text])
         try:
             return choices(text)
         except ValueError:

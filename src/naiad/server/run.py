@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 from naiad.clock import Clock, SystemClock
 from naiad.engine.engine import IndexEntry
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnavailableError
@@ -101,6 +103,8 @@ async def serve(settings: Settings, clock: Clock, log: ServerLog) -> Outcome:
     """Load, listen, and serve until a signal comes."""
     signals = StopSignals(asyncio.get_running_loop())
     signals.install()
+    for text in settings.deprecated:
+        _log.warning("%s", text)
     if settings.inert:
         names = ", ".join(f"--{name}" for name in settings.inert)
         _log.warning("accepted, without effect in this version: %s", names)
@@ -123,6 +127,8 @@ async def _start(server: Server, settings: Settings, signals: StopSignals) -> Ou
     if not await _is_done_before(loading, signals.first):
         return Outcome(0, is_hanging=True)
     failures = loading.result()
+    _log_table(("Repository Agent", "Path"), ())
+    _log_table(("Backend", "Path", "Config"), _backend_rows(server, settings))
     _log_table(
         ("Model", "Version", "Status"), _model_rows(await server.engine.index(ready_only=False))
     )
@@ -215,16 +221,32 @@ def _log_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     _log.info("%s", format_table(headings, rows), extra={IS_TABLE: True})
 
 
-def _model_rows(index: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
+def _backend_rows(server: Server, settings: Settings) -> list[tuple[str, str, str]]:
+    completes = str(not settings.disable_auto_complete_config).lower()
     return [
         (
-            entry.name,
-            entry.version,
-            f"{entry.state}: {entry.reason}" if entry.reason else entry.state,
+            name,
+            server.backends.module_name(name),
+            orjson.dumps(
+                {"cmdline": {"auto-complete-config": completes, **settings.backend_settings(name)}}
+            ).decode(),
         )
+        for name in server.backends.loaded_names
+    ]
+
+
+def _model_rows(index: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
+    return [
+        (entry.name, entry.version or "-", _status(entry))
         for entry in index
         if entry.state is not None
     ]
+
+
+def _status(entry: IndexEntry) -> str:
+    if entry.lacks_versions:
+        return "Not loaded: No model version was found"
+    return f"{entry.state}: {entry.reason}" if entry.reason else str(entry.state)
 
 
 def _option_rows(server: Server, settings: Settings) -> list[tuple[str, str]]:
@@ -240,6 +262,11 @@ def _option_rows(server: Server, settings: Settings) -> list[tuple[str, str]]:
         *((f"startup_models_{index}", name) for index, name in enumerate(settings.load_model)),
         ("strict_model_config", str(int(settings.disable_auto_complete_config))),
         ("model_config_name", settings.model_config_name),
+        ("rate_limit", "OFF"),
+        # There is no pinned memory here, and no GPU to ask for its capability.
+        ("pinned_memory_pool_byte_size", "0"),
+        ("min_supported_compute_capability", "0.0"),
         ("strict_readiness", str(int(settings.strict_readiness))),
         ("exit_timeout", str(settings.exit_timeout_secs)),
+        ("cache_enabled", "0"),
     ]

@@ -7,7 +7,7 @@ machine alone until its user says otherwise.
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +49,8 @@ from naiad.server.trace_options import (
 )
 
 _MAX_PORT: Final = 65535
+_MAX_THREADS: Final = 1024
+_MAX_RETRIES: Final = 1_000_000
 
 
 class LogFormat(StrEnum):
@@ -56,6 +58,13 @@ class LogFormat(StrEnum):
 
     DEFAULT = "default"
     ISO8601 = "ISO8601"
+
+
+class GpuFallback(StrEnum):
+    """What becomes of instances that a config wants on a GPU that isn't there."""
+
+    ERROR = "error"
+    CPU = "cpu"
 
 
 class CompressionLevel(StrEnum):
@@ -110,6 +119,7 @@ class Settings:
 
     Attributes:
         inert: options that were given and have no effect.
+        deprecated: options that were given by an old name, each with what to write instead.
 
     Raises:
         BadOptionError: two options contradict each other.
@@ -145,15 +155,44 @@ class Settings:
         ModelControlMode,
         Option(
             "model-control-mode",
-            choice(
-                ModelControlMode,
-                {"poll": "this version does not poll; use 'explicit' and load calls"},
-            ),
-            "none|explicit",
-            "Load all models at start, or what --load-model and clients ask for.",
+            choice(ModelControlMode),
+            "none|poll|explicit",
+            "Load all models at start; follow the repository's changes, too; or load what "
+            "--load-model and clients ask for.",
             Group.REPOSITORY,
         ),
     ] = ModelControlMode.NONE
+    repository_poll_secs: Annotated[
+        int,
+        Option(
+            "repository-poll-secs",
+            integer(1),
+            "SECONDS",
+            "With --model-control-mode=poll, time between two looks at the repositories. A changed "
+            "folder is loaded once two looks in a row find it the same.",
+            Group.REPOSITORY,
+        ),
+    ] = 15
+    model_load_thread_count: Annotated[
+        int,
+        Option(
+            "model-load-thread-count",
+            integer(1, _MAX_THREADS),
+            "N",
+            "Model versions that load at the same time.",
+            Group.REPOSITORY,
+        ),
+    ] = 4
+    model_load_retry_count: Annotated[
+        int,
+        Option(
+            "model-load-retry-count",
+            integer(0, _MAX_RETRIES),
+            "N",
+            "How often a load that failed is tried again.",
+            Group.REPOSITORY,
+        ),
+    ] = 0
     load_model: Annotated[
         tuple[str, ...],
         Option(
@@ -193,7 +232,7 @@ class Settings:
             "BOOL",
             "Take model configs as written, and fill nothing from the model file.",
             Group.REPOSITORY,
-            aliases=("strict-model-config",),
+            deprecated_aliases=("strict-model-config",),
         ),
     ] = False
     model_config_name: Annotated[
@@ -659,6 +698,17 @@ class Settings:
             Group.MEMORY,
         ),
     ] = False
+    gpu_fallback: Annotated[
+        GpuFallback,
+        Option(
+            "gpu-fallback",
+            choice(GpuFallback),
+            "error|cpu",
+            "Without the GPUs that a model config asks for: refuse the model, or run it on the "
+            "CPU and warn.",
+            Group.MEMORY,
+        ),
+    ] = GpuFallback.ERROR
     request_memory_byte_size: Annotated[
         int,
         Option(
@@ -671,6 +721,7 @@ class Settings:
     ] = 0
 
     inert: tuple[str, ...] = ()
+    deprecated: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.model_repository:
@@ -796,11 +847,12 @@ def default_text(option: Option) -> str:
     return "" if default in ((), None) else str(default)
 
 
-def make_settings(given: Mapping[str, list[str]]) -> Settings:
+def make_settings(given: Mapping[str, list[str]], deprecated: Sequence[str] = ()) -> Settings:
     """The settings that texts from command line and environment amount to.
 
     Args:
         given: texts by option name; only the last counts where the option isn't repeatable.
+        deprecated: what the user is to be told of names that will go.
 
     Raises:
         BadOptionError: a text is no value of its option, or options contradict each other.
@@ -812,14 +864,18 @@ def make_settings(given: Mapping[str, list[str]]) -> Settings:
     inert = [option for option in INERT_OPTIONS if option.name in given]
     for option in inert:
         _parse(option, given[option.name])
-    return Settings(inert=tuple(option.name for option in inert), **values)
+    return Settings(
+        inert=tuple(option.name for option in inert), deprecated=tuple(deprecated), **values
+    )
 
 
 def _parse(option: Option, texts: list[str]) -> Any:
     try:
         values = [option.parse(text) for text in texts]
     except ValueError as error:
-        raise _bad_value(f"--{option.name}", str(error)) from error
+        raise _bad_value(
+            f"--{option.name}", f"invalid argument for --{option.name}: {error}"
+        ) from error
     return tuple(values) if option.is_repeatable else values[-1]
 
 

@@ -4,7 +4,12 @@ from pathlib import Path
 import pytest
 
 from naiad.engine.engine import ModelControlMode
-from naiad.server.command_line import HelpRequested, format_help, parse_arguments
+from naiad.server.command_line import (
+    TRITONSERVER,
+    HelpRequested,
+    format_help,
+    parse_arguments,
+)
 from naiad.server.inert import INERT_OPTIONS
 from naiad.server.settings import FIELD_OPTIONS, OPTIONS, BadOptionError, LogFormat, Settings
 
@@ -94,6 +99,41 @@ def test_a_value_may_begin_with_dashes() -> None:
     assert parse("models", "--id", "--odd").server_id == "--odd"
 
 
+def test_the_old_name_of_an_option_earns_a_warning() -> None:
+    settings = parse("models", "--strict-model-config", "true")
+    assert settings.disable_auto_complete_config
+    assert settings.deprecated == (
+        "--strict-model-config is deprecated, use --disable-auto-complete-config",
+    )
+    assert parse("models", "--disable-auto=true").deprecated == ()
+
+
+def test_how_models_load() -> None:
+    settings = parse(
+        *("models", "--model-control-mode", "poll", "--repository-poll-secs", "2"),
+        *("--model-load-thread-count", "7", "--model-load-retry-count", "3"),
+    )
+    assert settings.model_control_mode is ModelControlMode.POLL
+    assert settings.repository_poll_secs == 2
+    assert settings.model_load_thread_count == 7
+    assert settings.model_load_retry_count == 3
+
+
+def test_tritonserver_is_open_to_other_machines_and_takes_no_bare_folder() -> None:
+    settings = parse_arguments(["--model-repository", "m"], NOTHING, TRITONSERVER)
+    assert settings.http_address == settings.grpc_address == "0.0.0.0"
+    settings = parse_arguments(
+        ["--model-store=m"], {"NAIAD_HTTP_ADDRESS": "127.0.0.1"}, TRITONSERVER
+    )
+    assert settings.http_address == "127.0.0.1"
+    for arguments in (["m"], ["--", "m"]):
+        with pytest.raises(BadOptionError, match=r"^Unexpected argument: m$"):
+            parse_arguments(arguments, NOTHING, TRITONSERVER)
+    text = format_help(TRITONSERVER)
+    assert text.startswith("Usage: tritonserver [OPTIONS]\n")
+    assert "0.0.0.0 lets other machines in. [0.0.0.0]" in text
+
+
 def test_log_format() -> None:
     assert parse("models", "--log-format=ISO8601").log_format is LogFormat.ISO8601
 
@@ -131,8 +171,9 @@ def test_backend_settings_of_one_win_over_those_of_all() -> None:
         ("--exit-timeout-secs=-1", "expected a number of at least 0, got -1"),
         ("--http-port=99999", "expected a number from 0 to 65535, got 99999"),
         ("--strict-readiness=yes", "expected true or false, got 'yes'"),
-        ("--model-control-mode=sometimes", "expected one of none, explicit, got 'sometimes'"),
-        ("--model-control-mode=poll", "this version does not poll; use 'explicit' and load calls"),
+        ("--model-control-mode=sometimes", "expected one of none, poll, explicit, got 'sometimes'"),
+        ("--gpu-fallback=tpu", "expected one of error, cpu, got 'tpu'"),
+        ("--model-load-thread-count=0", "expected a number from 1 to 1024, got 0"),
         ("--backend-config=python", "expected BACKEND,KEY=VALUE or KEY=VALUE, got 'python'"),
         ("--http-header-forward-pattern=(", "'(' is not a regular expression: missing ), "
          "unterminated subpattern at position 0"),
@@ -142,13 +183,20 @@ def test_backend_settings_of_one_win_over_those_of_all() -> None:
          "'<protocol>,<protocol>:<key>=<value>'"),
         ("--trace-config=mode=opentelemetry", "mode=opentelemetry is not there in this version, "
          "which writes traces to a file: use mode=triton and triton,file=FILE"),
-        ("--trace-config=level=TIMESTAMPS", "trace file name is not given; name the file with "
-         "--trace-config=triton,file=FILE"),
     ],
 )  # fmt: skip
 def test_bad_values(argument: str, text: str) -> None:
     name = argument.partition("=")[0]
-    assert refusal("models", argument) == f'Bad option: "{name}".\n{text}'
+    assert refusal("models", argument) == (
+        f'Bad option: "{name}".\ninvalid argument for {name}: {text}'
+    )
+
+
+def test_a_trace_needs_a_file() -> None:
+    assert refusal("models", "--trace-config=level=TIMESTAMPS") == (
+        'Bad option: "--trace-config".\ntrace file name is not given; name the file with '
+        "--trace-config=triton,file=FILE"
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,12 +297,12 @@ def test_tritons_other_options_are_taken() -> None:
 
 def test_all_options_of_triton_are_known() -> None:
     names = set(TRITON_OPTIONS.split())
-    known = {name for option in OPTIONS for name in (option.name, *option.aliases)}
+    known = {name for option in OPTIONS for name in option.names}
     assert names <= known
 
 
 def test_every_setting_but_the_inert_list_has_its_option() -> None:
-    assert set(FIELD_OPTIONS) == set(Settings.__dataclass_fields__) - {"inert"}
+    assert set(FIELD_OPTIONS) == set(Settings.__dataclass_fields__) - {"inert", "deprecated"}
     names = [option.name for option in OPTIONS]
     assert len(names) == len(set(names))
 

@@ -1,0 +1,167 @@
+"""``tritonserver``, by that name: how it ends and what it says, as Triton does."""
+
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.process.test_serve_command import ServeProcess, add_model, get, infer, run
+
+pytestmark = pytest.mark.slow
+
+TRITONSERVER = (str(Path(sys.executable).with_name("tritonserver")),)
+PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0", "--http-address=127.0.0.1")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    add_model(folder, "same")
+    add_model(folder, "broken", backend="nonesuch")
+    return folder
+
+
+@pytest.fixture
+def started() -> Iterator[list[ServeProcess]]:
+    processes: list[ServeProcess] = []
+    yield processes
+    for process in processes:
+        process.close()
+
+
+def start(started: list[ServeProcess], *arguments: str) -> ServeProcess:
+    process = ServeProcess([*arguments], TRITONSERVER)
+    started.append(process)
+    return process
+
+
+# Measured on Triton 2.51.0; where our text says more, it begins as Triton's does.
+EXPLICIT = "--model-control-mode=explicit"
+ENDS = {
+    "no repository": ([], "Error: --model-repository must be specified."),
+    "missing repository": (
+        ["--model-repository={tmp}/none"],
+        "error: creating server: Internal - failed to stat file {tmp}/none",
+    ),
+    "unknown option": (["--model-store={repository}", "--x=1"], "unrecognized option '--x=1'"),
+    "bare argument": (["{repository}"], "Unexpected argument: {repository}"),
+    "bad value": (
+        ["--model-store={repository}", "--exit-timeout-secs=abc"],
+        'Bad option: "--exit-timeout-secs".',
+    ),
+    "bad mode": (
+        ["--model-store={repository}", "--model-control-mode=sometimes"],
+        'Bad option: "--model-control-mode".\ninvalid argument for --model-control-mode',
+    ),
+    "a model fails": (
+        ["--model-store={repository}"],
+        "error: creating server: Internal - failed to load all models",
+    ),
+    "an unknown model": (
+        ["--model-store={repository}", EXPLICIT, "--load-model=nope"],
+        "error: creating server: Internal - failed to load all models",
+    ),
+    "a named model fails": (
+        ["--model-store={repository}", EXPLICIT, "--load-model=broken"],
+        "error: creating server: Invalid argument - load failed for model 'broken': version 1 is "
+        "at UNAVAILABLE state: ",
+    ),
+    "names without explicit": (
+        ["--model-store={repository}", "--load-model=same"],
+        "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+    ),
+    "all and another": (
+        ["--model-store={repository}", EXPLICIT, "--load-model=*", "--load-model=same"],
+        "error: creating server: Invalid argument - Wildcard model name '*' must be the ONLY "
+        "startup model if specified at all.",
+    ),
+    "taken port": (
+        ["--model-store={repository}", EXPLICIT, "--http-port={taken}"],
+        "failed to start HTTP service: Unavailable - Socket '127.0.0.1:{taken}'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_what_ends_the_start(repository: Path, tmp_path: Path, case: str) -> None:
+    arguments, text = ENDS[case]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {
+            "repository": repository,
+            "tmp": tmp_path,
+            "taken": taken.getsockname()[1],
+        }
+        result = run(
+            *PORTS, *(argument.format(**names) for argument in arguments), command=TRITONSERVER
+        )
+    assert result.returncode == 1
+    assert text.format(**names) in result.stderr
+    assert result.stdout == ""
+
+
+def test_help_ends_with_1_as_tritons_does() -> None:
+    result = run("--help", command=TRITONSERVER)
+    assert result.returncode == 1
+    assert result.stdout.startswith("Usage: tritonserver [OPTIONS]\n")
+
+
+@pytest.mark.parametrize(("strictness", "status"), [("true", 400), ("false", 200)])
+def test_a_failed_model_and_readiness(
+    repository: Path, started: list[ServeProcess], strictness: str, status: int
+) -> None:
+    server = start(
+        started,
+        *PORTS,
+        f"--model-repository={repository}",
+        "--exit-on-error=false",
+        f"--strict-readiness={strictness}",
+    )
+    assert get(f"{server.http}/v2/health/live")[0] == 200
+    assert get(f"{server.http}/v2/health/ready")[0] == status
+
+
+def test_a_start_by_names_and_values_apart(repository: Path, started: list[ServeProcess]) -> None:
+    """Model Analyzer's local mode writes its command so, and waits for readiness."""
+    words = f"""--model-repository {repository} --model-control-mode explicit --http-port 0
+        --grpc-port 0 --metrics-port 0 --metrics-interval-ms 1000 --exit-timeout-secs 5
+        --allow-gpu-metrics false --cache-config local,size=1000000 --strict-model-config false
+        --exit-on-error=false --load-model nope --log-verbose 1"""
+    server = start(started, *words.split())
+    server.wait_for("--strict-model-config is deprecated, use --disable-auto-complete-config")
+    server.wait_for(r"^E.*failed to poll model 'nope': model not found in any model repository\.")
+    port = server.wait_for(r"Started HTTPService at 0\.0\.0\.0:(\d+)")[1]
+    base = f"http://127.0.0.1:{port}"
+    assert get(f"{base}/v2/health/ready")[0] == 200
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+def test_polling_follows_the_repository(tmp_path: Path, started: list[ServeProcess]) -> None:
+    server = start(
+        started,
+        *PORTS,
+        f"--model-repository={tmp_path}",
+        "--model-control-mode=poll",
+        "--repository-poll-secs=1",
+    )
+    assert get(f"{server.http}/v2/models/late/ready")[0] != 200
+    add_model(tmp_path, "late")
+    server.wait_for("successfully loaded 'late'")
+    assert infer(server.http, "late", 2.0)["outputs"][0]["data"] == [2.0]
+
+
+def test_a_laptop_can_try_a_config_for_gpus(tmp_path: Path, started: list[ServeProcess]) -> None:
+    add_model(tmp_path, "m")
+    path = tmp_path / "m" / "config.pbtxt"
+    text = path.read_text().replace("count: 1 kind: KIND_CPU", "kind: KIND_GPU gpus: [ 0, 1 ]")
+    path.write_text(text)
+    repository = f"--model-repository={tmp_path}"
+    refused = run(*PORTS, repository, command=TRITONSERVER)
+    assert refused.returncode == 1
+    assert "has kind KIND_GPU" in refused.stderr or "gpu id 0" in refused.stderr
+    server = start(started, *PORTS, repository, "--gpu-fallback", "cpu")
+    server.wait_for(r"^W.*model 'm': its config asks for GPUs; it runs on the CPU")
+    assert infer(server.http, "m", 2.0)["outputs"][0]["data"] == [2.0]
