@@ -5,10 +5,12 @@ texts of its infer_handler.cc.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from math import prod
 from types import MappingProxyType
 from typing import Final
+
+import numpy as np
 
 from naiad.errors import InvalidArgumentError, NotFoundError
 from naiad.inference.datatypes import BYTES, Datatype
@@ -17,8 +19,8 @@ from naiad.inference.tensor import SharedTensor, Tensor
 from naiad.model_config.signature import ModelSignature
 from naiad.protocol.binary_data import (
     CutOffLengthError,
-    arrange_elements,
-    decode_elements,
+    arrange_elements_in_steps,
+    decode_elements_in_steps,
     view_tensor,
 )
 from naiad.protocol.infer_message import (
@@ -39,9 +41,14 @@ from naiad.protocol.requested_outputs import (
 from naiad.protocol.typed_contents import decode_contents
 from naiad.protocol.v2_json import SharedMemoryRegions
 
+Steps = Generator[None, None, None]
+
 LATEST: Final = -1
 
 _VERSION: Final = re.compile(r"\s*[+-]?[0-9]{1,18}")
+# BYTES of this size, if their elements are short, hold the event loop for two milliseconds.
+_MANY_ELEMENTS_BYTES: Final = 64 << 10
+_UNFINISHED: Final = np.empty(0, np.object_)
 _UINT64_MASK: Final = (1 << 64) - 1
 _RESERVED_PREFIX: Final = "triton_"
 _EMPTY_FINAL: Final = "triton_enable_empty_final_response"
@@ -71,6 +78,26 @@ def parse_version(text: str) -> int:
     return version
 
 
+class DecodedRequest:
+    """What ``InferRequestDecoder.decode`` makes of a message.
+
+    Attributes:
+        request: for the engine.
+        outputs: how the client wants the answer.
+        wants_empty_final: it wants to hear of the end of its responses in one without outputs.
+        unfinished: what is to be iterated to its end before the engine may have the request: BYTES
+            of many elements, a step for each millisecond. It may raise what ``decode`` raises.
+    """
+
+    __slots__ = ("outputs", "request", "unfinished", "wants_empty_final")
+
+    def __init__(self, request: InferRequest) -> None:
+        self.request = request
+        self.outputs = ALL_AS_BINARY
+        self.wants_empty_final = False
+        self.unfinished: list[Steps] | None = None
+
+
 class InferRequestDecoder:
     """Applies the protocol's rules to requests that were read.
 
@@ -89,7 +116,7 @@ class InferRequestDecoder:
         message: InferMessage,
         on_response: ResponseCallback,
         received_ns: int,
-    ) -> tuple[InferRequest, RequestedOutputs, bool]:
+    ) -> "DecodedRequest":
         """Decode a request.
 
         Args:
@@ -99,27 +126,25 @@ class InferRequestDecoder:
             received_ns: goes into the request.
 
         Returns:
-            The request, whose inputs are not yet held against the signature; how it wants its
-            outputs; and whether it wants to hear of the end of its responses in one without
-            outputs.
+            The request, whose inputs are not yet held against the signature, and what else it says.
 
         Raises:
             InvalidArgumentError: the message is wrong; the text says where.
             NotFoundError: it names a shared memory region that does not exist.
         """
         request = InferRequest(message.request_id, {}, None, on_response, received_ns)
-        wants_empty_final = False
+        decoded = DecodedRequest(request)
         if message.parameters is not None:
-            wants_empty_final = _decode_parameters(request, message.parameters)
-        self._decode_inputs(signature, message, request)
-        if not message.outputs:
-            return request, ALL_AS_BINARY, wants_empty_final
-        return request, self._decode_outputs(message, request), wants_empty_final
+            decoded.wants_empty_final = _decode_parameters(request, message.parameters)
+        self._decode_inputs(signature, message, decoded)
+        if message.outputs:
+            decoded.outputs = self._decode_outputs(message, request)
+        return decoded
 
     def _decode_inputs(
-        self, signature: ModelSignature, message: InferMessage, request: InferRequest
+        self, signature: ModelSignature, message: InferMessage, decoded: "DecodedRequest"
     ) -> None:
-        inputs = request.inputs
+        inputs = decoded.request.inputs
         raw_contents = message.raw_contents
         raw_index = 0
         for entry in message.inputs:
@@ -138,7 +163,7 @@ class InferRequestDecoder:
                     )
                     continue
                 raw_index -= 1
-            source = _InputSource(signature, message.request_id, entry)
+            source = _InputSource(signature, message.request_id, entry, decoded)
             region = self._region(entry.parameters, entry.name)
             if region is not None:
                 inputs[entry.name] = source.from_region(region)
@@ -214,9 +239,16 @@ class InferRequestDecoder:
 class _InputSource:
     """One input whose data takes a closer look."""
 
-    __slots__ = ("_entry", "_model_name", "_request_id", "_signature")
+    __slots__ = ("_decoded", "_entry", "_model_name", "_request_id", "_signature")
 
-    def __init__(self, signature: ModelSignature, request_id: str, entry: InputMessage) -> None:
+    def __init__(
+        self,
+        signature: ModelSignature,
+        request_id: str,
+        entry: InputMessage,
+        decoded: DecodedRequest,
+    ) -> None:
+        self._decoded = decoded
         self._signature = signature
         self._model_name = signature.name
         self._request_id = request_id
@@ -256,15 +288,28 @@ class _InputSource:
         count = self._element_count()
         shape = self._entry.shape
         if datatype is BYTES:
-            try:
-                elements = decode_elements(memoryview(buffer)[offset : offset + size], name, count)
-            except CutOffLengthError as error:
-                raise error.of_request(self._model_name, self._request_id) from None
-            self._check_element_count(count, len(elements))
-            return Tensor(name, datatype, shape, arrange_elements(elements, shape))
+            view = memoryview(buffer)[offset : offset + size]
+            tensor = Tensor(name, datatype, shape, _UNFINISHED)
+            steps = self._finish_elements(tensor, view, count)
+            if size <= _MANY_ELEMENTS_BYTES:
+                for _ in steps:
+                    pass
+            elif self._decoded.unfinished is None:
+                self._decoded.unfinished = [steps]
+            else:
+                self._decoded.unfinished.append(steps)
+            return tensor
         if count * datatype.byte_size != size:
             raise self._wrong_size(datatype, count, size)
         return Tensor(name, datatype, shape, view_tensor(datatype, shape, buffer, offset))
+
+    def _finish_elements(self, tensor: Tensor, view: memoryview, count: int) -> Steps:
+        try:
+            elements = yield from decode_elements_in_steps(view, tensor.name, count)
+        except CutOffLengthError as error:
+            raise error.of_request(self._model_name, self._request_id) from None
+        self._check_element_count(count, len(elements))
+        tensor.data = yield from arrange_elements_in_steps(elements, tensor.shape)
 
     def _datatype(self) -> Datatype:
         """The datatype; without one the request is refused in the words of the engine."""

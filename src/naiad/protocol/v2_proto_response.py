@@ -1,6 +1,7 @@
 """Inference responses of the v2 protocol as protobuf messages, in parts that are not joined."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -10,7 +11,7 @@ from naiad.inference.datatypes import BYTES
 from naiad.inference.request import ParameterValue
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
-from naiad.protocol.binary_data import encode_tensor
+from naiad.protocol.binary_data import encode_elements_in_steps, encode_tensor
 from naiad.protocol.classification import classify
 from naiad.protocol.json_text import Buffer
 from naiad.protocol.pb.grpc_service import InferParameter, ModelInferResponse
@@ -24,6 +25,10 @@ _OUTPUTS: Final = b"\x2a"
 _RAW_OUTPUT_CONTENTS: Final = b"\x32"
 _ERROR_MESSAGE: Final = b"\x0a"
 _INFER_RESPONSE: Final = b"\x12"
+
+# BYTES outputs of more elements hold the event loop for a millisecond and more.
+_MANY_ELEMENTS: Final = 8192
+_NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 # A model with free dims can answer in any number of shapes.
 _MAX_CACHED_ENTRIES: Final = 1024
@@ -51,7 +56,12 @@ class InferResponseEncoder:
         self._entries: dict[tuple[str, str, tuple[int, ...]], tuple[bytes, bytes]] = {}
 
     def encode(
-        self, response: InferResponse, outputs: RequestedOutputs, *, parameters: bytes = b""
+        self,
+        response: InferResponse,
+        outputs: RequestedOutputs,
+        *,
+        parameters: bytes = b"",
+        encoded: Mapping[str, bytes] = _NOTHING,
     ) -> tuple[list[Buffer], int]:
         """Encode a response that is not an error as a ``ModelInferResponse``.
 
@@ -59,6 +69,7 @@ class InferResponseEncoder:
             response: its tensors are not copied; keep them unchanged until the bytes are sent.
             outputs: what ``InferRequestDecoder.decode`` returned with the request.
             parameters: fields to add, encoded.
+            encoded: BYTES outputs that were encoded before, by name.
 
         Returns:
             The buffers of the message, and their length.
@@ -84,7 +95,7 @@ class InferResponseEncoder:
                 data: Buffer = tensor.data.reshape(-1).view(np.uint8).data
                 size = tensor.data.nbytes
             else:
-                sent, data, size = self._encode_special(tensor, options)
+                sent, data, size = self._encode_special(tensor, options, encoded)
                 entry, tag = self._entry(sent)[0], _raw_tag(size)
             head += entry
             raw.append(tag)
@@ -94,8 +105,36 @@ class InferResponseEncoder:
                 raw_bytes += size
         return [head, *raw], len(head) + raw_bytes
 
+    def is_large(self, response: InferResponse) -> bool:
+        """Whether to encode it would hold the event loop, so that it is better done in steps."""
+        for tensor in response.outputs:
+            if tensor.datatype is BYTES and tensor.data.size > _MANY_ELEMENTS:
+                return True
+        return False
+
+    def encode_in_steps(
+        self, response: InferResponse, outputs: RequestedOutputs, *, is_streamed: bool
+    ) -> Generator[None, None, tuple[list[Buffer], int]]:
+        """The same as ``encode`` or ``encode_streamed``, pausing now and then."""
+        encoded: dict[str, bytes] = {}
+        for tensor in response.outputs:
+            options = AS_BINARY if outputs.by_name is None else outputs.by_name[tensor.name]
+            if tensor.datatype is BYTES and options is AS_BINARY:
+                pieces = []
+                for piece in encode_elements_in_steps(tensor.data):
+                    pieces.append(piece)
+                    yield
+                encoded[tensor.name] = b"".join(pieces)
+        if is_streamed:
+            return self.encode_streamed(response, outputs, encoded=encoded)
+        return self.encode(response, outputs, encoded=encoded)
+
     def encode_streamed(
-        self, response: InferResponse, outputs: RequestedOutputs
+        self,
+        response: InferResponse,
+        outputs: RequestedOutputs,
+        *,
+        encoded: Mapping[str, bytes] = _NOTHING,
     ) -> tuple[list[Buffer], int]:
         """The same as a ``ModelStreamInferResponse``, with the flag of the last response.
 
@@ -109,7 +148,7 @@ class InferResponseEncoder:
             parts: list[Buffer] = [self._bare(response.request_id) + final]
             size = len(parts[0])
         else:
-            parts, size = self.encode(response, outputs, parameters=final)
+            parts, size = self.encode(response, outputs, parameters=final, encoded=encoded)
         wrap = _INFER_RESPONSE + _encode_varint(size)
         return [wrap, *parts], len(wrap) + size
 
@@ -136,8 +175,12 @@ class InferResponseEncoder:
             self._entries[key] = cached
         return cached
 
-    def _encode_special(self, tensor: Tensor, options: OutputOptions) -> tuple[Tensor, Buffer, int]:
+    def _encode_special(
+        self, tensor: Tensor, options: OutputOptions, encoded: Mapping[str, bytes]
+    ) -> tuple[Tensor, Buffer, int]:
         """Any output but a plain one: what is sent of it, its contents and their length."""
+        if tensor.name in encoded:
+            return tensor, encoded[tensor.name], len(encoded[tensor.name])
         if options.classification:
             tensor = classify(
                 tensor,

@@ -366,6 +366,62 @@ async def test_a_stream_that_is_not_read_is_not_read_further(start: Start) -> No
     assert ids == [str(n) for n in range(count)]
 
 
+def strings(count: int, request_id: str = "") -> pb.ModelInferRequest:
+    return pb.ModelInferRequest(
+        model_name="id_bytes",
+        id=request_id,
+        inputs=[
+            pb.ModelInferRequest.InferInputTensor(name="IN", datatype="BYTES", shape=[1, count])
+        ],
+        raw_input_contents=[b"\1\0\0\0a" * count],
+    )
+
+
+@pytest.mark.slow
+async def test_many_strings_let_others_through(start: Start) -> None:
+    _, stub = await start(engine())
+    large = asyncio.ensure_future(_wait(stub.ModelInfer(strings(300_000))))
+    answered = 0
+    while not large.done():
+        await stub.ServerLive(pb.ServerLiveRequest())
+        answered += 1
+    assert (await large).raw_output_contents[0] == b"\1\0\0\0a" * 300_000
+    assert answered > 5
+    wrong = strings(300_000)
+    wrong.inputs[0].shape[1] += 1
+    code, message = await failure(stub.ModelInfer(wrong))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "expected 300001 string elements" in message
+
+
+@pytest.mark.slow
+async def test_many_strings_in_a_stream_keep_the_order(start: Start) -> None:
+    fake = engine()
+    _, stub = await start(fake)
+    stream = stub.ModelStreamInfer()
+    counts = [1, 100_000, 2, 50_000, 3]
+    for count in counts:
+        await stream.write(strings(count, str(count)))
+    wrong = strings(100_000, "wrong")
+    wrong.inputs[0].shape[1] += 1
+    await stream.write(wrong)
+    await stream.write(strings(4, "4"))
+    await stream.done_writing()
+    responses = [r async for r in stream]
+    assert [r.infer_response.id for r in responses] == [*map(str, counts), "wrong", "4"]
+    assert "expected 100001 string elements" in responses[-2].error_message
+    assert [r.request_id for r in fake.requests] == [*map(str, counts), "4"]
+
+
+@pytest.mark.slow
+async def test_a_call_that_is_given_up_is_taken_apart_no_further(start: Start) -> None:
+    fake = engine()
+    _, stub = await start(fake)
+    code, _ = await failure(stub.ModelInfer(strings(1_000_000), timeout=0.05))
+    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert values(await stub.ModelInfer(request([1]))) == [1]
+
+
 # --- metadata, compression, limits ---------------------------------------------------------------
 
 

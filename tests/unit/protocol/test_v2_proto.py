@@ -62,7 +62,10 @@ def output(name: str, **parameters: InferParameter) -> ModelInferRequest.InferRe
 def decode(request: ModelInferRequest) -> tuple[InferRequest, RequestedOutputs, bool]:
     read = InferMessageReader().read(request.SerializeToString())
     kind = request.inputs[0].datatype if request.inputs else "FP32"
-    return InferRequestDecoder(Regions()).decode(signature(kind), read, ignore, 7)
+    decoded = InferRequestDecoder(Regions()).decode(signature(kind), read, ignore, 7)
+    for steps in decoded.unfinished or ():
+        assert sum(1 for _ in steps) > 1
+    return decoded.request, decoded.outputs, decoded.wants_empty_final
 
 
 def refusal(request: ModelInferRequest) -> NaiadError:
@@ -105,14 +108,24 @@ def test_raw_contents_are_views_of_the_message() -> None:
     data = bytes(4 << 20)
     received = memoryview(bytearray(raw(data, shape=(1, 1 << 20)).SerializeToString()))
     read = InferMessageReader().read(received)
-    decoded, _, _ = InferRequestDecoder().decode(signature("FP32"), read, ignore, 0)
+    decoded = InferRequestDecoder().decode(signature("FP32"), read, ignore, 0)
     received[-4:] = np.float32(5).tobytes()
-    assert decoded.inputs["IN"].data[0, -1] == 5
+    assert decoded.request.inputs["IN"].data[0, -1] == 5
 
 
 def test_strings() -> None:
     request, _, _ = decode(raw(b"\1\0\0\0a\0\0\0\0", datatype="BYTES"))
     assert request.inputs["IN"].data.tolist() == [[b"a", b""]]
+
+
+def test_many_strings_are_taken_apart_in_steps() -> None:
+    count = 50_000
+    data = b"\1\0\0\0a" * count
+    request, _, _ = decode(raw(data, datatype="BYTES", shape=(1, count)))
+    assert set(request.inputs["IN"].data.ravel().tolist()) == {b"a"}
+    assert request.inputs["IN"].data.shape == (1, count)
+    error = refusal(raw(data, datatype="BYTES", shape=(1, count + 1)))
+    assert error.message.startswith(LABEL + f"expected {count + 1} string elements")
 
 
 def test_surplus_raw_contents_are_ignored() -> None:

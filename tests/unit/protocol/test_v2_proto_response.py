@@ -1,5 +1,7 @@
 """Responses of the gRPC API, held against protobuf."""
 
+from collections.abc import Generator
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,34 @@ def test_outputs_are_not_copied() -> None:
     parts, _ = ENCODER.encode(InferResponse("m", 3, "", [sent]), ALL_AS_BINARY)
     sent.data[0, 0] = 7
     assert np.frombuffer(parts[-1], np.float32)[0] == 7
+
+
+def test_many_strings_are_put_together_in_steps() -> None:
+    data = np.full((1, 50_000), b"a", np.object_)
+    response = InferResponse("m", 3, "", [Tensor("S", BYTES, data.shape, data), tensor(1)])
+    assert ENCODER.is_large(response)
+    assert not ENCODER.is_large(InferResponse("m", 3, "", [tensor(*range(20_000))]))
+    for is_streamed, at_once in (
+        (False, ENCODER.encode(response, ALL_AS_BINARY)),
+        (True, ENCODER.encode_streamed(response, ALL_AS_BINARY)),
+    ):
+        steps = ENCODER.encode_in_steps(response, ALL_AS_BINARY, is_streamed=is_streamed)
+        pauses, encoded = exhaust(steps)
+        assert pauses > 5
+        assert joined(encoded) == joined(at_once)
+
+
+def exhaust(
+    steps: Generator[None, None, tuple[list[Buffer], int]],
+) -> tuple[int, tuple[list[Buffer], int]]:
+    """How often it pauses, and what it returns."""
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return pauses, end.value
+        pauses += 1
 
 
 def test_classes() -> None:

@@ -9,14 +9,16 @@ from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError, UnsupportedError
 from naiad.frontends.grpc.call_headers import select_metadata
 from naiad.frontends.grpc.methods import Method
+from naiad.frontends.grpc.turns import Turns, Work
 from naiad.frontends.serving import ServedModel, ServingEngine
 from naiad.inference.request import InferRequest, ResponseCallback
 from naiad.inference.response import InferResponse
 from naiad.inference.trace import Trace
 from naiad.protocol.forwarded_headers import forward_headers
 from naiad.protocol.infer_message import InferMessage, InferMessageReader
+from naiad.protocol.json_text import Buffer
 from naiad.protocol.requested_outputs import RequestedOutputs
-from naiad.protocol.v2_proto import InferRequestDecoder, parse_version
+from naiad.protocol.v2_proto import DecodedRequest, InferRequestDecoder, Steps, parse_version
 from naiad.protocol.v2_proto_response import InferResponseEncoder
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ SERVICE: Final = "/inference.GRPCInferenceService/"
 class InferProtocol:
     """What unary and streamed inference share: reading, decoding, and encoders by model version."""
 
-    __slots__ = ("_decoder", "_encoders", "_pattern", "engine", "reader", "traces")
+    __slots__ = ("_decoder", "_encoders", "_pattern", "engine", "reader", "traces", "turns")
 
     def __init__(
         self,
@@ -38,6 +40,7 @@ class InferProtocol:
         self.engine = engine
         self.traces = engine.traces
         self.reader = InferMessageReader()
+        self.turns = Turns()
         self._decoder = InferRequestDecoder(engine.shared_memory)
         self._pattern = pattern
         self._encoders: dict[tuple[str, int], InferResponseEncoder] = {}
@@ -52,7 +55,7 @@ class InferProtocol:
 
     def decode(
         self, call: "Call", model: ServedModel, message: InferMessage, callback: ResponseCallback
-    ) -> tuple[InferRequest, RequestedOutputs, bool]:
+    ) -> DecodedRequest:
         """Decode a request of ``call``; the rest as ``InferRequestDecoder.decode``.
 
         Raises:
@@ -61,9 +64,9 @@ class InferProtocol:
         received_ns = call.received_ns or self.engine.now_ns()
         decoded = self._decoder.decode(model.signature, message, callback, received_ns)
         if self._pattern is not None:
-            forward_headers(decoded[0], select_metadata(call.headers, self._pattern))
+            forward_headers(decoded.request, select_metadata(call.headers, self._pattern))
         if self.traces.is_active:
-            self._begin_trace(call, model, decoded[0], received_ns)
+            self._begin_trace(call, model, decoded.request, received_ns)
         return decoded
 
     def encoder(self, model: ServedModel) -> InferResponseEncoder:
@@ -108,6 +111,12 @@ def sending(trace: Trace, now_ns: Callable[[], int], *, is_final: bool = True) -
             trace.finish()
 
 
+def chain_steps(unfinished: list[Steps]) -> Steps:
+    """One after the other."""
+    for steps in unfinished:
+        yield from steps
+
+
 class InferHandler:
     """Answers ``ModelInfer``."""
 
@@ -130,13 +139,18 @@ class InferHandler:
                     "ModelInfer RPC doesn't support models with decoupled transaction policy"
                 )
             waiting = InferCall(protocol, call, model)
-            request, waiting.outputs, _ = protocol.decode(call, model, message, waiting.on_response)
-            waiting.request = request
-            protocol.engine.infer(model, request)
+            decoded = protocol.decode(call, model, message, waiting.on_response)
+            waiting.outputs = decoded.outputs
+            waiting.request = decoded.request
+            if decoded.unfinished is None:
+                protocol.engine.infer(model, decoded.request)
+            else:
+                waiting.finish_decoding(decoded.unfinished)
         except NaiadError as error:
-            call.fail_with(error)
-            if waiting is not None:
-                waiting.refuse()
+            if waiting is None:
+                call.fail_with(error)
+            else:
+                waiting.refuse(error)
             return
         call.on_lost = waiting.cancel
 
@@ -150,7 +164,7 @@ class InferCall:
         outputs: how the client wants the answer.
     """
 
-    __slots__ = ("_call", "_model", "_protocol", "outputs", "request")
+    __slots__ = ("_call", "_model", "_protocol", "_work", "outputs", "request")
 
     outputs: RequestedOutputs
 
@@ -159,6 +173,21 @@ class InferCall:
         self._call = call
         self._model = model
         self.request: InferRequest | None = None
+        self._work: Work[Any] | None = None
+
+    def finish_decoding(self, unfinished: list[Steps]) -> None:
+        """Go on with a request whose BYTES are still to be taken apart."""
+        self._work = self._protocol.turns.start(
+            chain_steps(unfinished), self._end_decoding, self.refuse
+        )
+
+    def _end_decoding(self, result: None) -> None:
+        self._work = None
+        if self.request is not None:
+            try:
+                self._protocol.engine.infer(self._model, self.request)
+            except NaiadError as error:
+                self.refuse(error)
 
     def on_response(self, response: InferResponse) -> None:
         """Encode and send; the engine's callback."""
@@ -171,25 +200,38 @@ class InferCall:
 
     def _send(self, response: InferResponse) -> None:
         error = response.error
-        if error is None:
-            try:
-                parts, size = self._protocol.encoder(self._model).encode(response, self.outputs)
-            except NaiadError as refused:
-                error = refused
-            else:
-                self._call.respond(parts, size)
-                return
-        self._call.on_lost = None
-        self._call.fail_with(error)
+        if error is not None:
+            self.refuse(error)
+            return
+        encoder = self._protocol.encoder(self._model)
+        if encoder.is_large(response):
+            steps = encoder.encode_in_steps(response, self.outputs, is_streamed=False)
+            self._work = self._protocol.turns.start(steps, self._respond, self.refuse)
+            return
+        try:
+            encoded = encoder.encode(response, self.outputs)
+        except NaiadError as refused:
+            self.refuse(refused)
+        else:
+            self._respond(encoded)
 
-    def refuse(self) -> None:
-        """The decoder or the engine did not take the request."""
+    def _respond(self, encoded: tuple[list[Buffer], int]) -> None:
+        self._work = None
+        self._call.respond(*encoded)
+
+    def refuse(self, error: NaiadError) -> None:
+        """Answer with an error."""
+        self._work = None
         request, self.request = self.request, None
         if request is not None and request.trace is not None:
             request.trace.finish()
+        self._call.on_lost = None
+        self._call.fail_with(error)
 
     def cancel(self) -> None:
         """The client gave up."""
+        if self._work is not None:
+            self._work.is_dropped = True
         request, self.request = self.request, None
         if request is not None:
             self._protocol.cancel(self._model, request)

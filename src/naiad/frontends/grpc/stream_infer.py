@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError
 from naiad.frontends.grpc.call_headers import find_metadata
-from naiad.frontends.grpc.infer import SERVICE, InferProtocol, sending
+from naiad.frontends.grpc.infer import SERVICE, InferProtocol, chain_steps, sending
 from naiad.frontends.grpc.methods import Method
 from naiad.inference.response import InferResponse
 from naiad.protocol.infer_message import InferMessage
@@ -16,6 +16,7 @@ from naiad.protocol.v2_proto_response import encode_refusal
 
 if TYPE_CHECKING:
     from naiad.frontends.grpc.call import Call
+    from naiad.frontends.grpc.turns import Work
     from naiad.inference.request import InferRequest
 
 _GRPC_ERRORS = b"triton_grpc_error"
@@ -54,6 +55,7 @@ class InferStream:
     __slots__ = (
         "_active",
         "_call",
+        "_decoding",
         "_ends_on_error",
         "_is_half_closed",
         "_max_requests",
@@ -67,6 +69,7 @@ class InferStream:
         self._max_requests = max_requests
         self._ends_on_error = find_metadata(call.headers, _GRPC_ERRORS) == b"true"
         self._is_half_closed = False
+        self._decoding: Work[None] | None = None
         self._active: dict[StreamRequest, None] = {}
         self._ordered: deque[StreamRequest] = deque()
         call.on_lost = self._cancel
@@ -84,26 +87,50 @@ class InferStream:
         try:
             self._infer(request, message)
         except NaiadError as error:
-            if not request.is_decoupled and request not in self._ordered:
-                self._ordered.append(request)
-            if request.request is not None and request.request.trace is not None:
-                request.request.trace.finish()
-            refusal = encode_refusal(error.message, message.request_id)
-            self.take(request, ([refusal], len(refusal)), error, is_final=True)
+            self._refuse(request, error)
         if len(self._active) >= self._max_requests:
             self._call.hold()
+
+    def _refuse(self, request: "StreamRequest", error: NaiadError) -> None:
+        """What is wrong with a request is its response."""
+        if not request.is_decoupled and request not in self._ordered:
+            self._ordered.append(request)
+        if request.request is not None and request.request.trace is not None:
+            request.request.trace.finish()
+        refusal = encode_refusal(error.message, request.request_id)
+        self.take(request, ([refusal], len(refusal)), error, is_final=True)
 
     def _infer(self, request: "StreamRequest", message: InferMessage) -> None:
         model = self.protocol.find(message)
         request.model = model
         request.is_decoupled = model.signature.is_decoupled
-        decoded, request.outputs, request.wants_empty_final = self.protocol.decode(
-            self._call, model, message, request.on_response
-        )
-        request.request = decoded
+        decoded = self.protocol.decode(self._call, model, message, request.on_response)
+        request.outputs = decoded.outputs
+        request.wants_empty_final = decoded.wants_empty_final
+        request.request = decoded.request
         if not request.is_decoupled:
             self._ordered.append(request)
-        self.protocol.engine.infer(model, decoded)
+        if decoded.unfinished is None:
+            self.protocol.engine.infer(model, decoded.request)
+            return
+        # The next requests wait, so that the engine gets all of them in their order.
+        self._call.hold()
+        self._decoding = self.protocol.turns.start(
+            chain_steps(decoded.unfinished),
+            lambda _: self._end_decoding(request, None),
+            lambda error: self._end_decoding(request, error),
+        )
+
+    def _end_decoding(self, request: "StreamRequest", error: NaiadError | None) -> None:
+        self._decoding = None
+        if error is None and request.request is not None:
+            try:
+                self.protocol.engine.infer(request.model, request.request)
+            except NaiadError as refusal:
+                error = refusal
+        if error is not None:
+            self._refuse(request, error)
+        self._read_on()
 
     def on_half_close(self) -> None:
         """The stream ends with the last response."""
@@ -155,7 +182,12 @@ class InferStream:
 
     def _read_on(self) -> None:
         call = self._call
-        if call.is_held and len(self._active) < self._max_requests and not call.is_congested:
+        if (
+            call.is_held
+            and self._decoding is None
+            and len(self._active) < self._max_requests
+            and not call.is_congested
+        ):
             call.resume()
 
     def _end_if_done(self) -> None:
@@ -170,9 +202,12 @@ class InferStream:
 
     def _cancel(self) -> None:
         """The client gave up, or the stream failed."""
+        if self._decoding is not None:
+            self._decoding.is_dropped = True
         active, self._active = self._active, {}
         self._ordered.clear()
         for request in active:
+            request.drop()
             inferred, request.request = request.request, None
             if inferred is not None:
                 self.protocol.cancel(request.model, inferred)
@@ -182,6 +217,7 @@ class StreamRequest:
     """One request of a stream on its way through the engine.
 
     Attributes:
+        request_id: the client's label.
         model: that it goes to.
         request: what the engine has; None before and after.
         outputs: how the client wants the answers.
@@ -193,14 +229,16 @@ class StreamRequest:
     """
 
     __slots__ = (
-        "_request_id",
         "_stream",
+        "_waiting",
+        "_work",
         "is_decoupled",
         "is_done",
         "model",
         "outputs",
         "ready",
         "request",
+        "request_id",
         "size",
         "wants_empty_final",
     )
@@ -210,7 +248,10 @@ class StreamRequest:
 
     def __init__(self, stream: InferStream, request_id: str, size: int) -> None:
         self._stream = stream
-        self._request_id = request_id
+        self.request_id = request_id
+        # Responses behind one that is being encoded in steps.
+        self._waiting: deque[InferResponse] = deque()
+        self._work: Work[Any] | None = None
         self.size = size
         self.request: InferRequest | None = None
         self.is_decoupled = False
@@ -228,20 +269,55 @@ class StreamRequest:
             with sending(trace, now_ns, is_final=response.is_final):
                 self._hand_on(response)
 
+    def drop(self) -> None:
+        """Nobody waits for it any more."""
+        self._waiting.clear()
+        if self._work is not None:
+            self._work.is_dropped = True
+
     def _hand_on(self, response: InferResponse) -> None:
-        stream = self._stream
-        encoder = stream.protocol.encoder(self.model)
-        is_final = response.is_final
+        if self._work is not None:
+            self._waiting.append(response)
+            return
+        encoder = self._stream.protocol.encoder(self.model)
+        if response.error is None and encoder.is_large(response):
+            steps = encoder.encode_in_steps(response, self.outputs, is_streamed=True)
+            self._work = self._stream.protocol.turns.start(
+                steps,
+                lambda encoded: self._end_encoding(response, encoded, None),
+                lambda error: self._end_encoding(response, None, error),
+            )
+            return
         error = response.error
         encoded: tuple[list[Buffer], int] | None = None
         if error is None:
-            is_empty = is_final and self.is_decoupled and not response.outputs
+            is_empty = response.is_final and self.is_decoupled and not response.outputs
             if not is_empty or self.wants_empty_final:
                 try:
                     encoded = encoder.encode_streamed(response, self.outputs)
                 except NaiadError as refused:
                     error = refused
+        self._take(response, encoded, error)
+
+    def _end_encoding(
+        self,
+        response: InferResponse,
+        encoded: tuple[list[Buffer], int] | None,
+        error: NaiadError | None,
+    ) -> None:
+        self._work = None
+        self._take(response, encoded, error)
+        while self._waiting and self._work is None:
+            self._hand_on(self._waiting.popleft())
+
+    def _take(
+        self,
+        response: InferResponse,
+        encoded: tuple[list[Buffer], int] | None,
+        error: NaiadError | None,
+    ) -> None:
         if error is not None:
+            encoder = self._stream.protocol.encoder(self.model)
             text = encoder.encode_streamed_error(response, error.message)
             encoded = ([text], len(text))
-        stream.take(self, encoded, error, is_final=is_final)
+        self._stream.take(self, encoded, error, is_final=response.is_final)
