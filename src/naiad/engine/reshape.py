@@ -42,16 +42,25 @@ class Reshaper:
         }
 
     def to_client(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """The batched outputs in the shapes of the config, as views."""
+        """The batched outputs in the shapes of the config, as views.
+
+        One that the model gave in another shape than it declares stays as it is.
+        """
         result = []
         for tensor in outputs:
             dims = self._outputs.get(tensor.name)
-            if dims is None:
+            if dims is None or not self._is_of(tensor.data.shape, dims[0]):
                 result.append(tensor)
                 continue
             data = self._apply(tensor.data, *dims)
             result.append(Tensor(tensor.name, tensor.datatype, data.shape, data))
         return result
+
+    def _is_of(self, shape: tuple[int, ...], dims: _Dims) -> bool:
+        rest = shape[self._axis :]
+        return len(rest) == len(dims) and all(
+            dim in (-1, length) for length, dim in zip(rest, dims, strict=True)
+        )
 
     def _apply(self, array: npt.NDArray[Any], source: _Dims, target: _Dims) -> npt.NDArray[Any]:
         batch = array.shape[: self._axis]

@@ -84,7 +84,7 @@ def _check_input(
             f"'{tensor.datatype.name}', but model '{signature.name}' expects "
             f"'{spec.datatype.name}'"
         )
-    if not _fits(dims, spec):
+    if not _fits(dims, spec) and not _is_scalar(signature, dims, spec):
         raise _wrong_shape(signature, request, tensor, spec)
     return batch_size
 
@@ -112,6 +112,14 @@ def _fits(shape: Sequence[int], spec: TensorSpec) -> bool:
         if dim not in (-1, size):
             return False
     return True
+
+
+def _is_scalar(signature: ModelSignature, shape: Sequence[int], spec: TensorSpec) -> bool:
+    """Whether a request calls a scalar of the model what it is: ``[]``, where the config says [1].
+
+    With a batch axis there is one shape for it, so that requests can be joined.
+    """
+    return not shape and spec.reshape == () and signature.max_batch_size == 0
 
 
 def _batch_key(signature: ModelSignature, inputs: dict[str, Tensor]) -> object:

@@ -170,9 +170,9 @@ def _describe(
     described.data_type = cast("DataType", tensor.datatype.config_number)
     dims = tensor.shape[1:] if config.max_batch_size else tensor.shape
     # A config can't say "no dims", so a scalar is a vector of one that is reshaped for the model.
-    # Without a batch axis Triton leaves even the reshape out, since validation refuses it.
-    described.dims.extend(dims or (1,))
-    if not dims and config.max_batch_size:
+    # Nor can it say "no elements", so a length of 0 is left open; the model refuses any other.
+    described.dims.extend([dim or _ANY_LENGTH for dim in dims] or (1,))
+    if not dims:
         described.reshape.SetInParent()
 
 
@@ -338,6 +338,9 @@ def _fits(shape: tuple[int, ...], dims: tuple[int, ...], *, is_exact: bool) -> b
     if len(shape) != len(dims):
         return False
     return all(
-        (model_dim == _ANY_LENGTH and not is_exact) or model_dim == dim
+        model_dim == dim
+        or (model_dim == _ANY_LENGTH and not is_exact)
+        # What `_describe` writes for it.
+        or (model_dim == 0 and dim == _ANY_LENGTH)
         for model_dim, dim in zip(shape, dims, strict=True)
     )

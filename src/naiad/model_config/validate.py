@@ -300,11 +300,6 @@ def _validate_tensor(tensor: ModelInput | ModelOutput, label: str, config: Model
 
 def _validate_reshape(tensor: ModelInput | ModelOutput, label: str, config: ModelConfig) -> None:
     dims, shape = tuple(tensor.dims), tuple(tensor.reshape.shape)
-    if not shape and config.max_batch_size == 0:
-        _fail(
-            f"{label} cannot have empty reshape for non-batching model as scalar tensors are not "
-            f"supported for {config.name}"
-        )
     if not _are_dims(shape):
         _fail(
             f"{label} reshape dimensions must be integer >= 1, or -1 to indicate a variable-size "

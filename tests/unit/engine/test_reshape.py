@@ -28,6 +28,7 @@ def array(*shape: int) -> npt.NDArray[Any]:
     ("dims", "reshape", "max_batch_size", "seen_by_client", "seen_by_backend"),
     [
         ((1,), (), 8, (3, 1), (3,)),
+        ((1,), (), 0, (1,), ()),
         ((4, 2), (8,), 8, (3, 4, 2), (3, 8)),
         ((4, 2), (8,), 0, (4, 2), (8,)),
         ((-1, 2, -1), (-1, 1, 2, -1), 8, (3, 5, 2, 7), (3, 5, 1, 2, 7)),
@@ -53,3 +54,17 @@ def test_both_ways(
 
 def test_a_model_without_reshapes_has_none() -> None:
     assert not reshaper((4, 2), None, max_batch_size=8)
+
+
+def test_a_scalar_may_come_as_one() -> None:
+    both = reshaper((1,), (), max_batch_size=0)
+
+    assert both.to_backend({"T": array()})["T"].shape == ()
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (3,), (3, 8, 1)])
+def test_an_output_of_another_shape_than_declared_stays_as_it_is(shape: Dims) -> None:
+    both = reshaper((4, 2), (8,), max_batch_size=8)
+    given = Tensor("T", FP32, shape, array(*shape))
+
+    assert both.to_client([given]) == [given]

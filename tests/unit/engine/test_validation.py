@@ -150,6 +150,24 @@ def test_a_wrong_shape_explains_the_batch_axis() -> None:
     )
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_scalar_is_a_vector_of_one_or_what_it_is(shape: tuple[int, ...]) -> None:
+    spec = TensorSpec("A", FP32, (1,), reshape=())
+    validate_request(ModelSignature("m", 0, [spec], [spec]), a(*shape))
+
+
+def test_a_scalar_per_row_has_one_shape_so_that_requests_can_be_joined() -> None:
+    spec = TensorSpec("A", FP32, (1,), reshape=())
+    signature = ModelSignature("m", 8, [spec], [spec])
+    validate_request(signature, a(3, 1))
+    assert "Expected [-1,1], got [3]" in refusal(signature, a(3))
+
+
+def test_no_dims_are_refused_where_the_model_has_some() -> None:
+    signature = ModelSignature("m", 0, [TensorSpec("A", FP32, (1,))], [])
+    assert "Expected [1], got []" in refusal(signature, a())
+
+
 def test_an_unknown_output_is_refused_first() -> None:
     request = make_request(output_names=["OUT", "NOPE"])
     assert re.fullmatch(

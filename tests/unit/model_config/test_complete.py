@@ -116,13 +116,25 @@ def test_a_scalar_per_row_is_a_reshaped_vector_of_one() -> None:
     assert not config.input[0].reshape.shape
 
 
-def test_a_scalar_without_batch_axis_is_a_vector_of_one() -> None:
+def test_a_scalar_without_batch_axis_is_a_reshaped_vector_of_one() -> None:
     signature = _signature([_tensor("x", ())], [_tensor("y", ())])
 
     config = _completed("", signature)
 
-    assert list(config.input[0].dims) == [1]
-    assert not config.input[0].HasField("reshape")
+    for tensor in (config.input[0], config.output[0]):
+        assert list(tensor.dims) == [1]
+        assert tensor.HasField("reshape")
+        assert not tensor.reshape.shape
+    check_against_artifact(config, signature)
+
+
+def test_a_length_of_zero_is_left_open() -> None:
+    signature = _signature([_tensor("x", (0, 3))], [_tensor("y", (0,))])
+
+    config = _completed("", signature)
+
+    assert config.max_batch_size == 0
+    assert [list(tensor.dims) for tensor in (*config.input, *config.output)] == [[-1, 3], [-1]]
     check_against_artifact(config, signature)
 
 

@@ -252,10 +252,16 @@ def test_a_wrong_tensor_is_named_in_tritons_words(fields: str, message: str) -> 
     assert caught.value.message == message
 
 
-def test_a_scalar_needs_a_batch_axis() -> None:
-    config = _with_input("name: 'x' data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] }", 0)
+def test_a_scalar_needs_no_batch_axis() -> None:
+    validate_for_load(
+        _with_input("name: 'x' data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] }", 0)
+    )
 
-    with pytest.raises(InvalidArgumentError, match="cannot have empty reshape for non-batching"):
+
+def test_more_than_one_element_is_no_scalar() -> None:
+    config = _with_input("name: 'x' data_type: TYPE_FP32 dims: [ 2 ] reshape { shape: [ ] }", 0)
+
+    with pytest.raises(InvalidArgumentError, match="has different size for dims and reshape"):
         validate_for_load(config)
 
 
