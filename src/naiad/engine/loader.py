@@ -24,6 +24,7 @@ from naiad.model_config.normalize import fill_defaults, normalize_config
 from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import ModelSignature
 from naiad.model_config.validate import validate_config, validate_for_load
+from naiad.repository.containment import check_containment
 from naiad.repository.layout import (
     ModelFolder,
     list_artifacts,
@@ -158,9 +159,7 @@ class Loader:
                     f"failed to load '{name}', failed to poll from model repository"
                 )
             if folder.problem:
-                _log.error(
-                    "failed to poll model '%s': not unique across all model repositories", name
-                )
+                _log.error("failed to poll model '%s': %s", name, folder.problem)
                 raise InternalError(
                     f"failed to load '{name}', failed to poll from model repository: "
                     f"{folder.problem}"
@@ -181,6 +180,7 @@ class Loader:
     def complete(self, plan: ModelPlan) -> None:
         """Let the backend fill what the config leaves open, and check the whole."""
         config = plan.config
+        check_containment(plan.folder, config, plan.versions)
         require_supported(config)
         ignored = ignored_settings(config)
         if ignored:

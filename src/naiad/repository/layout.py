@@ -163,10 +163,19 @@ def read_labels(folder: ModelFolder, config: ModelConfig) -> dict[str, list[str]
 
 def _scan_repository(path: Path) -> list[ModelFolder]:
     return [
-        scan_model(path / name)
+        _scan_model_of(path, name)
         for name in _subfolders(path)
         if not name.startswith(".") and _is_model_name(name)
     ]
+
+
+def _scan_model_of(repository: Path, name: str) -> ModelFolder:
+    try:
+        resolve_inside(repository, name)
+    except InvalidArgumentError:
+        problem = f"its folder is a link that leads out of the model repository {repository}"
+        return ModelFolder(name, repository / name, (), problem=problem)
+    return scan_model(repository / name)
 
 
 def _is_model_name(name: str) -> bool:
