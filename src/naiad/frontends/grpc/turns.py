@@ -1,11 +1,14 @@
 """Long work on the event loop, a millisecond at a time."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from naiad.errors import NaiadError
+from naiad.errors import InternalError, NaiadError
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -41,6 +44,11 @@ class Work(Generic[T]):
             return False
         except NaiadError as error:
             self._on_error(error)
+            return False
+        except Exception:
+            # A fault in one work must neither leave its caller without an answer nor stop the rest.
+            _LOGGER.exception("work in steps failed")
+            self._on_error(InternalError("internal error; the server's log says more"))
             return False
         return True
 
