@@ -11,6 +11,7 @@ _VERBS: Final[Mapping[str, str]] = {
     "export": "Write a PyTorch model into a model repository, proven equal.",
     "serve": "Serve model repositories by Triton's HTTP protocol.",
     "verify": "Compare what is served with the PyTorch model, hop by hop.",
+    "check": "Explain what is wrong with a model repository, and correct it.",
     "infer": "Send one request to a server and print the answer.",
 }
 

@@ -1,0 +1,298 @@
+"""Load a model by its backend and run it on generated inputs, without a server."""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from naiad.backends.base import Instance, LoadedModel, ModelSource
+from naiad.backends.registry import BackendRegistry
+from naiad.engine.config_support import move_to_cpu
+from naiad.errors import InternalError, NaiadError
+from naiad.inference import datatypes
+from naiad.inference.datatypes import BY_CONFIG_NUMBER, Datatype
+from naiad.inference.tensor import Tensor
+from naiad.model_config.complete import ArtifactSignature, ArtifactTensor
+from naiad.model_config.normalize import fill_defaults, normalize_config
+from naiad.model_config.schema import (
+    DataType,
+    ModelConfig,
+    ModelSequenceBatching,
+)
+from naiad.model_config.validate import validate_config, validate_for_load
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+# Tried in this order for dims of any length; convolutions and poolings need the longer ones.
+LENGTHS: Final = (8, 32, 3, 64, 1, 224)
+_MAX_ELEMENTS: Final = 1 << 26
+_Control = ModelSequenceBatching.Control
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is tried.
+
+    Attributes:
+        name: of the model.
+        version: of the version whose file is run.
+        directory: that the model file lies in.
+        artifacts: names in that folder.
+    """
+
+    name: str
+    version: int
+    directory: Path
+    artifacts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One execution.
+
+    Attributes:
+        batch_size: rows; 0 where the config has no batch axis.
+        inputs: shape by name.
+        outputs: shape by name; empty where it failed.
+        error: why there are no outputs, else "".
+    """
+
+    batch_size: int
+    inputs: Mapping[str, Shape]
+    outputs: Mapping[str, Shape] = field(default_factory=dict)
+    error: str = ""
+
+
+def prepare(config: ModelConfig, subject: Subject) -> ModelConfig:
+    """A normalized copy of a config, checked as the server checks it before it looks at the model.
+
+    The copy asks for no GPU: whether there are those that the config names is another question
+    than whether the model is what the config says, and a CPU answers the second.
+
+    Raises:
+        InvalidArgumentError: Triton's text about the first mistake.
+    """
+    prepared = ModelConfig()
+    prepared.CopyFrom(config)
+    move_to_cpu(prepared)
+    normalize_config(prepared, directory_name=subject.name, artifact_names=subject.artifacts)
+    validate_config(prepared)
+    return prepared
+
+
+class Trial:
+    """One loaded model with one instance; use as a context manager."""
+
+    def __init__(self, config: ModelConfig, loaded: LoadedModel) -> None:
+        self.config = config
+        self._loaded = loaded
+        self._instance: Instance = loaded.create_instance(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._instance.close()
+        self._loaded.close()
+
+    def run(
+        self, shapes: Mapping[str, Shape], batch_size: int, data: Mapping[str, Array] | None = None
+    ) -> Run:
+        """Execute one batch.
+
+        Args:
+            shapes: of the inputs, with the batch axis where there is one.
+            batch_size: for the report and for the inputs that the server makes.
+            data: inputs to use instead of generated ones.
+        """
+        if sum(int(np.prod(shape)) for shape in shapes.values()) > _MAX_ELEMENTS:
+            return Run(batch_size, shapes, error="not run: the inputs would be too large")
+        inputs = {
+            tensor.name: make_array(tensor.name, _datatype(tensor.data_type), shapes[tensor.name])
+            for tensor in self.config.input
+            if tensor.name in shapes
+        }
+        inputs.update(data or {})
+        inputs.update(_server_fed(self.config, batch_size))
+        names = [tensor.name for tensor in self.config.output]
+        try:
+            outputs = self._instance.execute(inputs, names)
+        except Exception as error:  # noqa: BLE001  (a framework raises what it likes)
+            return Run(batch_size, shapes, error=_text(error))
+        return Run(batch_size, shapes, {tensor.name: _shape(tensor) for tensor in outputs})
+
+
+class Trials:
+    """Backends, and how to load a model with them.
+
+    Attributes:
+        gpu_ids: of the server; None where the models are meant for another one.
+    """
+
+    def __init__(self, backends: BackendRegistry, gpu_ids: Sequence[int] | None = ()) -> None:
+        self._backends = backends
+        self.gpu_ids = gpu_ids
+
+    @property
+    def backend_names(self) -> tuple[str, ...]:
+        """Every backend that a config may name."""
+        return self._backends.names
+
+    def check_backend(self, name: str) -> None:
+        """Import a backend.
+
+        Raises:
+            NaiadError: there is none of that name, or its framework is not installed.
+        """
+        self._backends.get(name)
+
+    def complete(self, config: ModelConfig, subject: Subject) -> ModelConfig:
+        """The config as the server would serve it.
+
+        Raises:
+            NaiadError: the reason why it would not.
+        """
+        completed = prepare(config, subject)
+        with _frameworks_errors():
+            self._backends.get(completed.backend).complete_config(_source(completed, subject))
+        fill_defaults(completed)
+        validate_for_load(completed)
+        return completed
+
+    def load(self, config: ModelConfig, subject: Subject) -> Trial:
+        """Load a model as the server would.
+
+        Raises:
+            NaiadError: the reason why it would not load.
+        """
+        completed = self.complete(config, subject)
+        with _frameworks_errors():
+            loaded = self._backends.get(completed.backend).load(_source(completed, subject))
+            try:
+                return Trial(completed, loaded)
+            except BaseException:
+                loaded.close()
+                raise
+
+    def infer(self, config: ModelConfig, subject: Subject) -> ModelConfig:
+        """What the backend completes where the config says nothing but which file to read.
+
+        Raises:
+            NaiadError: the file can't be read, or does not say what it takes.
+        """
+        bare = ModelConfig(
+            name=subject.name,
+            backend=config.backend,
+            platform=config.platform,
+            default_model_filename=config.default_model_filename,
+        )
+        return self.complete(bare, subject)
+
+
+def signature_of(inferred: ModelConfig) -> ArtifactSignature:
+    """The tensors of a model from a config that was completed from nothing."""
+    return ArtifactSignature(
+        [_artifact_tensor(tensor, inferred) for tensor in inferred.input],
+        [_artifact_tensor(tensor, inferred) for tensor in inferred.output],
+    )
+
+
+def input_shapes(config: ModelConfig, batch_size: int, length: int) -> dict[str, Shape]:
+    """Shapes of the inputs that a request must bring, as the backend sees them.
+
+    Args:
+        config: complete.
+        batch_size: rows; not used without a batch axis.
+        length: of every dim that may have any.
+    """
+    shapes = {}
+    for tensor in config.input:
+        if tensor.optional:
+            continue
+        dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+        fixed = tuple(length if dim == -1 else dim for dim in dims)
+        shapes[tensor.name] = (batch_size, *fixed) if config.max_batch_size else fixed
+    return shapes
+
+
+def make_array(name: str, datatype: Datatype, shape: Shape) -> Array:
+    """The same plausible values for the same name and shape.
+
+    Integers are 0 and 1, which index any embedding of two rows; floats are normal.
+    """
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    if datatype is datatypes.BYTES:
+        array = np.empty(shape, np.object_)
+        array[...] = b"0"
+        return array
+    if datatype is datatypes.BF16:
+        values = random.standard_normal(shape).astype(np.float32)
+        return datatypes.round_to_bf16(values).astype(np.uint16)
+    if datatype.dtype.kind == "f":
+        return np.asarray(random.standard_normal(shape)).astype(datatype.dtype)
+    return np.asarray(random.integers(0, 2, shape)).astype(datatype.dtype)
+
+
+class _frameworks_errors:  # noqa: N801  (reads as a statement)
+    """Turns whatever a framework raises into an error of ours."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, NaiadError):
+            raise InternalError(_text(error)) from error
+
+
+def _text(error: Exception) -> str:
+    return error.message if isinstance(error, NaiadError) else f"{type(error).__name__}: {error}"
+
+
+def _source(config: ModelConfig, subject: Subject) -> ModelSource:
+    return ModelSource(subject.name, subject.version, config, subject.directory)
+
+
+def _datatype(number: DataType) -> Datatype:
+    return BY_CONFIG_NUMBER[number]
+
+
+def _shape(tensor: Tensor) -> Shape:
+    return tuple(int(length) for length in tensor.shape)
+
+
+def _artifact_tensor(tensor: Any, config: ModelConfig) -> ArtifactTensor:
+    dims = tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+    shape = (-1, *dims) if config.max_batch_size else dims
+    return ArtifactTensor(tensor.name, BY_CONFIG_NUMBER.get(tensor.data_type), shape)
+
+
+def _server_fed(config: ModelConfig, batch_size: int) -> Iterator[tuple[str, Array]]:
+    """What the sequence batcher would add: the controls of a first request, and empty states."""
+    batching = config.sequence_batching
+    rows = (batch_size,) if config.max_batch_size else ()
+    for entry in batching.control_input:
+        for control in entry.control:
+            yield entry.name, _control_array(control, (*rows, 1))
+    for state in batching.state:
+        dims = tuple(1 if dim == -1 else dim for dim in state.dims)
+        yield state.input_name, np.zeros((*rows, *dims), _datatype(state.data_type).dtype)
+
+
+def _control_array(control: ModelSequenceBatching.Control, shape: Shape) -> Array:
+    if control.kind == _Control.CONTROL_SEQUENCE_CORRID:
+        datatype = _datatype(control.data_type)
+        array = np.ones(shape, datatype.dtype)
+        if datatype is datatypes.BYTES:
+            array[...] = b"1"
+        return array
+    is_set = control.kind != _Control.CONTROL_SEQUENCE_END
+    if control.int32_false_true:
+        return np.full(shape, control.int32_false_true[is_set], np.int32)
+    if control.fp32_false_true:
+        return np.full(shape, control.fp32_false_true[is_set], np.float32)
+    return np.full(shape, control.bool_false_true[is_set], np.bool_)
