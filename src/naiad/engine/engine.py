@@ -146,6 +146,7 @@ class Engine:
         self._lifecycle = Lifecycle(loader, clock, options.loads)
         self._clock = clock
         self._is_started = False
+        self._is_draining = False
         self._is_stopping = False
         self._polling: asyncio.Task[None] | None = None
         self.server_id = options.server_id
@@ -174,6 +175,10 @@ class Engine:
             self._polling = asyncio.create_task(self._poll())
         return failures
 
+    def announce_stop(self) -> None:
+        """Be unready from now on, so that no traffic is sent here; what comes is served."""
+        self._is_draining = True
+
     async def stop(self) -> None:
         """Take no more requests, finish the accepted ones, unload everything, write the traces."""
         self._is_stopping = True
@@ -193,7 +198,7 @@ class Engine:
 
     def is_ready(self) -> bool:
         """Whether traffic should be sent here."""
-        if not self.is_live():
+        if not self.is_live() or self._is_draining:
             return False
         if not self._options.is_readiness_strict:
             return True

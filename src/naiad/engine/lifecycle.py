@@ -113,6 +113,8 @@ class ModelEntry:
 
     def is_ready(self) -> bool:
         """Whether every version is where it should be: none on its way, none missing."""
+        if self.is_wanted and self.failure is not None and self.latest is None:
+            return False
         for known in self.versions.values():
             if known.state is ModelState.READY:
                 continue

@@ -166,6 +166,7 @@ async def _listen(server: Server) -> Outcome | None:
 
 async def _stop(server: Server, timeout_s: int, signals: StopSignals) -> Outcome:
     """Take no more requests, finish those under way, unload."""
+    server.engine.announce_stop()
     _log.info("Waiting for in-flight requests to complete.")
     draining = asyncio.ensure_future(_drain(server, timeout_s))
     if not await _is_done_before(draining, signals.second, timeout_s):
