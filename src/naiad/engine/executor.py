@@ -93,6 +93,7 @@ class Executor:
     def cancel(self, request: InferRequest) -> None:
         """The caller went away: no response follows, and a request that waits is dropped."""
         request.is_cancelled = True
+        request.on_response = _ignore
         if self._scheduler.remove(request):
             self.statistics.pending_count -= 1
             self._count_failure(request, FailureReason.CANCELED, self._clock.now_ns())
@@ -273,9 +274,20 @@ class Executor:
 _Output = tuple[str, Datatype, list[npt.NDArray[Any]]]
 
 
+def _ignore(response: InferResponse) -> None:
+    """In place of a callback that is not called any more.
+
+    The callback leads to whoever asked, who leads to the request: a ring, in which the tensors
+    would wait for the garbage collector.
+    """
+
+
 def _respond(request: InferRequest, response: InferResponse) -> None:
+    on_response = request.on_response
+    if response.is_final:
+        request.on_response = _ignore
     try:
-        request.on_response(response)
+        on_response(response)
     except Exception:  # noqa: BLE001 - it must not cost the rest of the batch its answers
         _log.exception("the answer to request '%s' could not be delivered", request.request_id)
 

@@ -185,8 +185,8 @@ class Call:
     def _lose(self) -> None:
         """Nothing can be answered any more; stop whatever still works on it."""
         exchange, self._exchange = self._exchange, None
-        if exchange is not None and not self._is_ended and exchange.on_lost is not None:
-            exchange.on_lost()
+        if exchange is not None and not self._is_ended:
+            exchange.lose()
         self._is_ended = True
         self._budget.release(self._reserved + self._unsent_reserved)
         self._reserved = self._unsent_reserved = 0

@@ -1,9 +1,12 @@
 """Chunked bodies (RFC 9112 section 7.1), sans I/O."""
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from naiad.frontends.rest.response import HttpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -36,6 +39,8 @@ class ChunkedBody:
         "data",
     )
 
+    _step: "Callable[[ChunkedBody, bytes, int, int], int]"
+
     def __init__(self, max_bytes: int, max_chunks: int) -> None:
         self.data = bytearray()
         self._max_bytes = max_bytes
@@ -44,7 +49,9 @@ class ChunkedBody:
         self._line = bytearray()
         self._missing = 0
         self._trailer_bytes = 0
-        self._step = self._read_size
+        # Functions, not methods: those would lead back here, and the body should not wait for the
+        # garbage collector.
+        self._step = ChunkedBody._read_size
 
     def feed(self, data: bytes) -> int | None:
         """Take more of the stream.
@@ -58,7 +65,7 @@ class ChunkedBody:
         position = 0
         end = len(data)
         while position < end:
-            position = self._step(data, position, end)
+            position = self._step(self, data, position, end)
             if position < 0:
                 return -position
         return None
@@ -72,7 +79,7 @@ class ChunkedBody:
             raise HttpError(400, "Bad Request: the size of a chunk is not a hexadecimal number")
         self._missing = int(match[1], 16)
         if self._missing == 0:
-            self._step = self._read_trailer
+            self._step = ChunkedBody._read_trailer
             return position
         if self._chunk_count == self._max_chunks:
             raise HttpError(
@@ -83,7 +90,7 @@ class ChunkedBody:
         self._chunk_count += 1
         if len(self.data) + self._missing > self._max_bytes:
             raise HttpError(413, f"request body exceeds the maximum of {self._max_bytes} bytes")
-        self._step = self._read_content
+        self._step = ChunkedBody._read_content
         return position
 
     def _read_content(self, data: bytes, position: int, end: int) -> int:
@@ -91,7 +98,7 @@ class ChunkedBody:
         self.data += data[position : position + taken]
         self._missing -= taken
         if self._missing == 0:
-            self._step = self._read_content_end
+            self._step = ChunkedBody._read_content_end
         return position + taken
 
     def _read_content_end(self, data: bytes, position: int, end: int) -> int:
@@ -99,7 +106,7 @@ class ChunkedBody:
         if line is not None:
             if line:
                 raise HttpError(400, "Bad Request: a chunk is longer than its size says")
-            self._step = self._read_size
+            self._step = ChunkedBody._read_size
         return position
 
     def _read_trailer(self, data: bytes, position: int, end: int) -> int:

@@ -143,8 +143,8 @@ class Connection(asyncio.BufferedProtocol):
         self._chunks = None
         exchange = self._exchange
         self._finish()
-        if exchange is not None and exchange.on_lost is not None:
-            exchange.on_lost()
+        if exchange is not None:
+            exchange.lose()
 
     def pause_writing(self) -> None:
         """The client reads slower than it is answered: read nothing more from it."""

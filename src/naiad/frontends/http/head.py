@@ -82,15 +82,18 @@ class HeadParser:
             HttpError: not HTTP, or over a limit; the connection can not go on.
         """
         # RFC 9112 2.2: empty lines before a request line are to be ignored.
-        head = self._build(raw.lstrip(b"\r\n"))
+        collected = _Collected()
+        try:
+            head = self._build(raw.lstrip(b"\r\n"), collected)
+        finally:
+            del collected.parser  # each leads to the other
         if len(raw) <= _MAX_CACHED_BYTES:
             if len(self._known) >= _MAX_CACHED_HEADS:
                 self._known.clear()
             self._known[raw] = head
         return head
 
-    def _build(self, raw: bytes) -> Head:
-        collected = _Collected()
+    def _build(self, raw: bytes, collected: "_Collected") -> Head:
         parser = collected.parser
         try:
             parser.feed_data(raw)

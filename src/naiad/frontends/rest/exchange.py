@@ -41,7 +41,9 @@ class Exchange:
         tail: what follows the JSON part; kept alive by whoever holds a view of it.
         received_ns: when the request was complete, on the engine's clock.
         started_ns: when its first byte was there; the same for one that came in one piece.
-        on_lost: called if the client goes away before it was answered.
+        on_lost: called if the client goes away before it was answered, and forgotten then: it
+            leads to the request and back here, and the body should not wait for the garbage
+            collector.
     """
 
     __slots__ = ("_carrier", "head", "on_lost", "received_ns", "started_ns", "tail", "text")
@@ -72,6 +74,7 @@ class Exchange:
 
     def respond(self, response: Response) -> None:
         """Answer; without effect if the client has gone."""
+        self.on_lost = None
         self._carrier.send(self, response.head, response.body)
 
     def send(
@@ -85,6 +88,7 @@ class Exchange:
             tail: sent without being joined where it is large; unchanged until it is sent.
             tail_bytes: its length.
         """
+        self.on_lost = None
         self._carrier.send(self, head, body, tail, tail_bytes)
 
     def stream(self, head: bytes, data: bytes, *, ends: bool) -> bool:
@@ -99,7 +103,15 @@ class Exchange:
             False where the client has left so much unread that the server should hold no more for
             it; what was sent until then, this piece too, will still reach it.
         """
+        if ends:
+            self.on_lost = None
         return self._carrier.stream(self, head, data, ends=ends)
+
+    def lose(self) -> None:
+        """The client went away."""
+        on_lost, self.on_lost = self.on_lost, None
+        if on_lost is not None:
+            on_lost()
 
     def fail(self) -> None:
         """Answer for a handler that has a fault; it is in the log."""

@@ -217,10 +217,12 @@ class InferCall:
         # Triton leaves the inside of BYTES tensors to the backend, whose errors are plain text.
         is_late = isinstance(error, MalformedElementsError)
         response = naiad_error_response(error, TEXT if is_late else JSON)
-        if self.request is None or self.request.trace is None:
+        # No callback will come, and the request leads back here.
+        request, self.request = self.request, None
+        if request is None or request.trace is None:
             self._exchange.respond(response)
         else:
-            with sending(self.request.trace, self._handler.now_ns):
+            with sending(request.trace, self._handler.now_ns):
                 self._exchange.respond(response)
 
     def on_response(self, response: InferResponse) -> None:
