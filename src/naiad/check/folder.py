@@ -11,6 +11,7 @@ from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.model_config.diagnose import Diagnosis, Finding, nearest
 from naiad.model_config.normalize import PLATFORM_BACKENDS, normalize_config
 from naiad.model_config.schema import ModelConfig
+from naiad.repository.containment import check_containment
 from naiad.repository.layout import ModelFolder, read_labels
 from naiad.repository.version_policy import select_versions
 
@@ -94,7 +95,8 @@ def diagnose_folder(diagnosis: Diagnosis, folder: ModelFolder, trials: Trials) -
     subject = Subject(folder.name, version, directory, names)
     layout.skipped = _elsewhere(diagnosis, trials)
     has_backend = not layout.skipped and _diagnose_backend(diagnosis, names, trials)
-    if has_backend and _diagnose_model_file(diagnosis, layout, subject):
+    has_file = has_backend and _diagnose_model_file(diagnosis, layout, subject)
+    if has_file and _is_contained(diagnosis, layout, folder, version):
         layout.subject = subject
     return layout
 
@@ -220,6 +222,20 @@ def _find_unversioned(layout: Layout, folder: ModelFolder) -> Path | None:
         folder.path / "config.pbtxt",
     )
     return None
+
+
+def _is_contained(diagnosis: Diagnosis, layout: Layout, folder: ModelFolder, version: int) -> bool:
+    """Whether nothing that loading would read lies outside of the repository."""
+    versions = [version] if folder.versions else []
+    try:
+        check_containment(folder, diagnosis.wanted, versions)
+    except NaiadError as error:
+        place = folder.path / "config.pbtxt"
+        problem = "Part of the model lies outside of the repository."
+        finding = Finding("outside-repository", problem, error.message, is_fixable=False)
+        layout.add(finding, place)
+        return False
+    return True
 
 
 def _belongs_to_model(path: Path) -> bool:

@@ -11,19 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from naiad.errors import InvalidArgumentError
+from naiad.repository.onnx_external_data import external_locations
 
 # ModelProto
 _IR_VERSION: Final = 1
-_GRAPH: Final = 7
 _OPSET_IMPORT: Final = 8
 # OperatorSetIdProto
 _DOMAIN: Final = 1
 _VERSION: Final = 2
-# GraphProto, TensorProto, StringStringEntryProto
-_INITIALIZER: Final = 5
-_EXTERNAL_DATA: Final = 13
-_KEY: Final = 1
-_VALUE: Final = 2
 
 _VARINT: Final = 0
 _FIXED64: Final = 1
@@ -60,23 +55,21 @@ def read_onnx_file(path: Path) -> OnnxFile:
         raise InvalidArgumentError(f"{path} is empty")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return _read_model(data)
+            ir_version, opset = _read_model(data)
         except (IndexError, UnicodeDecodeError) as error:
             raise InvalidArgumentError(f"{path} is no ONNX file, or it is cut off") from error
+    return OnnxFile(ir_version, opset, tuple(sorted(external_locations(path))))
 
 
-def _read_model(data: mmap.mmap) -> OnnxFile:
+def _read_model(data: mmap.mmap) -> tuple[int, int]:
     ir_version = opset = 0
-    external: set[str] = set()
     for number, value in _fields(data, (0, len(data))):
         if number == _IR_VERSION and isinstance(value, int):
             ir_version = value
         elif number == _OPSET_IMPORT and isinstance(value, tuple):
             domain, version = _read_opset(data, value)
             opset = version if domain in _DEFAULT_DOMAINS else opset
-        elif number == _GRAPH and isinstance(value, tuple):
-            external.update(_external_files(data, value))
-    return OnnxFile(ir_version, opset, tuple(sorted(external)))
+    return ir_version, opset
 
 
 def _read_opset(data: mmap.mmap, span: _Span) -> tuple[str, int]:
@@ -87,17 +80,6 @@ def _read_opset(data: mmap.mmap, span: _Span) -> tuple[str, int]:
         elif number == _VERSION and isinstance(value, int):
             version = value
     return domain, version
-
-
-def _external_files(data: mmap.mmap, graph: _Span) -> Iterator[str]:
-    for number, tensor in _fields(data, graph):
-        if number != _INITIALIZER or not isinstance(tensor, tuple):
-            continue
-        for field, entry in _fields(data, tensor):
-            if field == _EXTERNAL_DATA and isinstance(entry, tuple):
-                pair = {n: data[slice(*v)] for n, v in _fields(data, entry) if isinstance(v, tuple)}
-                if pair.get(_KEY) == b"location":
-                    yield pair.get(_VALUE, b"").decode()
 
 
 def _fields(data: mmap.mmap, span: _Span) -> Iterator[tuple[int, int | _Span]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from naiad.model_config.text_format import ConfigSyntaxError, parse_config
@@ -45,14 +45,21 @@ def repair_text(text: str, source: str) -> tuple[str | None, list[Repair]]:
         the mistakes. Repairs never move a line, so positions hold in the text as given.
     """
     repairs: list[Repair] = []
+    remaining = len(text) + 1
     for _ in range(_MAX_REPAIRS):
         try:
             parse_config(text, source)
         except ConfigSyntaxError as error:
+            behind = len(text) - _offset(text, error)
+            if behind >= remaining:
+                # The last repair led no further, so it was none.
+                repairs[-1] = replace(repairs[-1], after="", is_repaired=False)
+                break
+            remaining = behind
             changed = _repair(text, error)
             repairs.append(_describe(text, changed, error))
             if changed is None:
-                return None, repairs
+                break
             text = changed
         else:
             return text, repairs

@@ -253,6 +253,18 @@ def external(data_name: str) -> Build:
     return build
 
 
+def linked_elsewhere(builder: RepositoryBuilder) -> None:
+    builder.add_onnx("m", MLP, config())
+    outside = builder.path.parent / "elsewhere.onnx"
+    (builder.path / "m" / "1" / "model.onnx").rename(outside)
+    (builder.path / "m" / "1" / "model.onnx").symlink_to(outside)
+
+
+def copied(builder: RepositoryBuilder) -> None:
+    (builder.path / "m" / "1" / "model.onnx").unlink()
+    builder.add_onnx("m", MLP, config())
+
+
 def ensemble(
     *,
     maps: tuple[str, str] = ("IN", "OUT"),
@@ -632,6 +644,13 @@ CASES = [
         mend=onnx_case(config()),
     ),
     Case(
+        "a link that leads out of the repository",
+        linked_elsewhere,
+        [("outside-repository", "m/config.pbtxt")],
+        [],
+        mend=copied,
+    ),
+    Case(
         "the tutorial's ResNet",
         onnx_case(
             config(
@@ -790,41 +809,47 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_finding_has_its_place_and_its_block(case: Case, tmp_path: Path) -> None:
-    case.build(RepositoryBuilder(tmp_path))
-    before = snapshot(tmp_path)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a repository that has something beside it."""
+    return tmp_path / "models"
 
-    report = check(tmp_path, case)
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_finding_has_its_place_and_its_block(case: Case, path: Path) -> None:
+    case.build(RepositoryBuilder(path))
+    before = snapshot(path)
+
+    report = check(path, case)
 
     assert [finding.code for finding in report.findings] == [code for code, _ in case.found]
     for finding, (_, where) in zip(report.findings, case.found, strict=True):
-        assert_place(finding, where, tmp_path)
-    assert_lines_differ(report, tmp_path)
+        assert_place(finding, where, path)
+    assert_lines_differ(report, path)
     blocks = "\n".join(finding.block for finding in report.findings)
     for block in case.blocks:
         assert block in blocks
-    assert snapshot(tmp_path) == before
+    assert snapshot(path) == before
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_corrected_repository_loads_and_runs(case: Case, tmp_path: Path) -> None:
-    builder = RepositoryBuilder(tmp_path)
+def test_corrected_repository_loads_and_runs(case: Case, path: Path) -> None:
+    builder = RepositoryBuilder(path)
     case.build(builder)
-    had_comment = "# keep this comment" in config_text(tmp_path)
+    had_comment = "# keep this comment" in config_text(path)
 
-    fixed = check(tmp_path, case, fix=True)
+    fixed = check(path, case, fix=True)
 
     assert bool(fixed.open_findings()) == (case.mend is not None)
     if case.mend is not None:
         case.mend(builder)
-    again = check(tmp_path, case)
+    again = check(path, case)
     assert not again.findings
-    assert ("# keep this comment" in config_text(tmp_path)) == had_comment
-    if "ensemble" not in config_text(tmp_path):
+    assert ("# keep this comment" in config_text(path)) == had_comment
+    if "ensemble" not in config_text(path):
         assert again.runs
         assert not any(run.error for run in again.runs)
-        load(tmp_path)
+        load(path)
 
 
 def test_every_finding_is_explained_in_the_reference() -> None:

@@ -74,7 +74,14 @@ def test_several_mistakes_are_all_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["xyzzy { }", "max_batch_size: 99999999999", "{", 'input { name: "a"\noutput { }']
+    "text",
+    [
+        "xyzzy { }",
+        "max_batch_size: 99999999999",
+        "{",
+        "input #{ }",
+        'input { name: "a"\noutput { }',
+    ],
 )
 def test_what_nobody_can_know_stays(text: str) -> None:
     found, repairs = repair_text(text, "config.pbtxt")
