@@ -6,6 +6,7 @@ Source: Triton's extension_classification.md and classification.cc.
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 import numpy.typing as npt
 
 from naiad.errors import InvalidArgumentError
@@ -14,6 +15,8 @@ from naiad.inference.tensor import Tensor
 from naiad.protocol.binary_data import arrange_elements
 
 _MAX_ELEMENTS: Final = 1_000_000  # Triton's
+# Where to sort them all takes longer than to look for the top ones first.
+_MANY_VALUES: Final = 2048
 _SORTABLE_KINDS: Final = "iuf"
 
 
@@ -62,10 +65,28 @@ def _is_sortable(datatype: Datatype) -> bool:
 def _top(row: npt.NDArray[Any], count: int, labels: Sequence[str]) -> list[bytes]:
     # Python's sort, not numpy's: it is stable in descending order too, and leaves a NaN in its
     # place among values that it compares with, as Triton does.
-    values = row.tolist()
-    best = sorted(range(len(values)), key=values.__getitem__, reverse=True)[:count]
+    places = _candidates(row, count).tolist()
+    values = (
+        row.tolist()
+        if len(places) == len(row)
+        else dict(zip(places, row[places].tolist(), strict=True))
+    )
+    best = sorted(places, key=values.__getitem__, reverse=True)[:count]
     is_float = row.dtype.kind == "f"
     return [_describe(values[index], index, labels, is_float=is_float) for index in best]
+
+
+def _candidates(row: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
+    """The places, in order, among which the top ones are: of many values only as many as asked."""
+    if row.size < _MANY_VALUES or count > row.size // 4:
+        return np.arange(row.size)
+    last = np.partition(row, row.size - count)[row.size - count]
+    above = np.flatnonzero(row > last)
+    equal = np.flatnonzero(row == last)[: count - above.size]
+    places = np.concatenate((above, equal))
+    if places.size < count or (row.dtype.kind == "f" and np.isnan(row).any()):
+        return np.arange(row.size)
+    return np.sort(places)
 
 
 def _describe(value: float, index: int, labels: Sequence[str], *, is_float: bool) -> bytes:

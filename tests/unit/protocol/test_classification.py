@@ -80,3 +80,20 @@ def test_an_output_without_elements_is_refused() -> None:
 def test_a_huge_output_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="classification output tensor too large"):
         classes(np.zeros((1, 1_000_001)))
+
+
+@pytest.mark.parametrize("count", [1, 5, 700, 2999])
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).standard_normal(3000),
+        np.random.default_rng(0).integers(0, 10, 3000),  # most are equal
+        np.zeros(3000),
+        np.where(np.arange(3000) % 7 == 3, np.nan, np.arange(3000) % 5),
+    ],
+)
+def test_of_many_values_the_top_ones_are_those_of_a_stable_sort(values: Any, count: int) -> None:
+    row = values.astype(np.float32).tolist()
+    order = sorted(range(len(row)), key=row.__getitem__, reverse=True)[:count]
+    (best,) = classes([row], count=count)
+    assert [int(element.split(b":")[1]) for element in best] == order
