@@ -1,6 +1,9 @@
 """The onnxruntime backend on models that the test builds."""
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from onnx import TensorProto, helper
 from naiad.backends.base import ModelSource
 from naiad.backends.onnxruntime.backend import OnnxRuntimeBackend
 from naiad.backends.onnxruntime.options import make_session_options
-from naiad.errors import InternalError, InvalidArgumentError, UnsupportedError
+from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnsupportedError
 from naiad.inference import datatypes
 from naiad.inference.datatypes import Datatype
 from naiad.model_config.schema import ModelConfig, ModelInput, ModelOutput
@@ -313,3 +316,150 @@ def test_nothing_is_printed_about_a_failing_model(
         OnnxRuntimeBackend().load(make_source(tmp_path))
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("", "")
+
+
+def test_a_scalar_with_a_reshape_stays_one_to_the_model(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, []))
+    source = ModelSource("m", 1, ModelConfig(name="m"), tmp_path)
+    OnnxRuntimeBackend().complete_config(source)
+    assert source.config.input[0].HasField("reshape")
+    np.testing.assert_array_equal(run(source, np.array(3, np.float32)), 3)
+
+
+def test_a_model_without_inputs_gives_its_outputs(tmp_path: Path) -> None:
+    value = helper.make_tensor("value", TensorProto.FLOAT, [2], [1.0, 2.0])
+    model = make_model(
+        [helper.make_node("Constant", [], ["OUT"], value=value)],
+        [],
+        [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, [2])],
+    )
+    save(tmp_path / "model.onnx", model)
+    source = ModelSource("m", 1, ModelConfig(name="m"), tmp_path)
+    backend = OnnxRuntimeBackend()
+    backend.complete_config(source)
+    (output,) = backend.load(source).create_instance(0).execute({}, ["OUT"])
+    np.testing.assert_array_equal(output.data, [1, 2])
+
+
+def test_external_data_lies_beside_the_model(tmp_path: Path) -> None:
+    weights = np.arange(2048, dtype=np.float32)
+    model = make_model(
+        [helper.make_node("Add", ["IN", "w"], ["OUT"])],
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["batch", 2048])],
+        [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, ["batch", 2048])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    folder = tmp_path / "model.onnx"
+    folder.mkdir()
+    onnx.save(model, folder / "model.onnx", save_as_external_data=True, location="weights.bin")
+    assert (folder / "weights.bin").stat().st_size == weights.nbytes
+    np.testing.assert_array_equal(
+        run(make_source(tmp_path, dims=[2048]), np.ones((1, 2048), np.float32)), [weights + 1]
+    )
+
+
+def save_lying_model(directory: Path) -> ModelSource:
+    """Declares four numbers, and gives them in the shape that its input names."""
+    model = make_model(
+        [
+            helper.make_node("Cast", ["IN"], ["shape"], to=TensorProto.INT64),
+            helper.make_node("Reshape", ["numbers", "shape"], ["OUT"]),
+        ],
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, [4])],
+        [helper.make_tensor("numbers", TensorProto.FLOAT, [4], [1.0, 2.0, 3.0, 4.0])],
+    )
+    save(directory / "model.onnx", model)
+    source = make_source(directory, max_batch_size=0)
+    source.config.output[0].dims[:] = [4]
+    return source
+
+
+def test_an_output_of_another_shape_than_declared_is_passed_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = save_lying_model(tmp_path)
+    np.testing.assert_array_equal(run(source, np.array([2, 2], np.float32)), [[1, 2], [3, 4]])
+    assert "has the shape [2,2], which its config declares as [4]" in caplog.text
+
+
+def test_a_parameter_makes_another_shape_an_error(tmp_path: Path) -> None:
+    source = save_lying_model(tmp_path)
+    source.config.parameters["strict_output_shapes"].string_value = "true"
+    np.testing.assert_array_equal(run(source, np.array([4], np.float32)), [1, 2, 3, 4])
+    with pytest.raises(InternalError, match=r"has the shape \[2,2\]"):
+        run(source, np.array([2, 2], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("missing.so", InvalidArgumentError, "there is no op_library_filename 'missing.so'"),
+        ("../../outside.so", InvalidArgumentError, "is outside of the model folder"),
+        ("/etc/hostname", InvalidArgumentError, "is outside of the model folder"),
+        ("broken.so", InternalError, "onnx runtime error 1: Failed to load library"),
+    ],
+)
+def test_a_library_of_operators_that_can_not_be_loaded_is_refused(
+    name: str, kind: type[NaiadError], text: str, tmp_path: Path
+) -> None:
+    version = tmp_path / "m" / "1"
+    save(version / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    (tmp_path / "outside.so").write_bytes(b"no library")
+    (tmp_path / "m" / "broken.so").write_bytes(b"no library")
+    source = make_source(version)
+    source.config.model_operations.op_library_filename.append(name)
+    with pytest.raises(kind) as failure:
+        OnnxRuntimeBackend().load(source)
+    assert text in failure.value.message
+
+
+def test_an_accelerator_that_is_not_installed_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    source = make_source(tmp_path)
+    accelerators = source.config.optimization.execution_accelerators
+    accelerators.cpu_execution_accelerator.add(name="openvino")
+    with pytest.raises(UnsupportedError, match="Install onnxruntime-openvino in place of"):
+        OnnxRuntimeBackend().load(source)
+
+
+@pytest.mark.slow
+def test_the_global_thread_pool_serves_all_models_of_the_process(tmp_path: Path) -> None:
+    # In a process of its own: the pools can't be made twice, nor taken away.
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    script = f"""
+import threading, os
+from pathlib import Path
+import numpy as np
+from naiad.backends.base import ModelSource
+from naiad.backends.onnxruntime.backend import OnnxRuntimeBackend
+from naiad.model_config.schema import ModelConfig
+
+settings = {{"enable-global-threadpool": "1", "intra_op_thread_count": "3"}}
+backend = OnnxRuntimeBackend()
+counts = []
+for index in range(3):
+    source = ModelSource(f"m{{index}}", 1, ModelConfig(), Path({str(tmp_path)!r}), settings, 4)
+    backend.complete_config(source)
+    instance = backend.load(source).create_instance(0)
+    (output,) = instance.execute({{"IN": np.ones((1, 2), np.float32)}}, ["OUT"])
+    assert output.data.tolist() == [[1, 1]]
+    counts.append(len(os.listdir("/proc/self/task")))
+assert counts[0] == counts[1] == counts[2], counts
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("enable-global-threadpool", "maybe"), ("intra_op_thread_count", "-1")]
+)
+def test_settings_of_the_server_that_can_not_be_are_refused(
+    key: str, value: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    source = replace(make_source(tmp_path), settings={key: value})
+    with pytest.raises(InvalidArgumentError, match=f"--backend-config=onnxruntime,{key} must be"):
+        OnnxRuntimeBackend().load(source)

@@ -1,7 +1,6 @@
-"""Models in ONNX files, run by onnxruntime on the CPU."""
+"""Models in ONNX files, run by onnxruntime."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -12,14 +11,17 @@ from naiad.backends.base import ModelSource
 from naiad.backends.borrowed import borrow_array
 from naiad.backends.model_file import find_model_file
 from naiad.backends.onnxruntime.failure import ORT_FAILURES, to_internal_error
+from naiad.backends.onnxruntime.global_threads import GlobalThreads
 from naiad.backends.onnxruntime.options import (
     make_inspection_options,
     make_run_options,
     make_session_options,
     read_default_max_batch_size,
 )
+from naiad.backends.onnxruntime.providers import find_placement, select_providers
 from naiad.backends.onnxruntime.session import open_session, read_signature
 from naiad.backends.onnxruntime.text import to_bytes, to_text
+from naiad.backends.output_shapes import OutputShapes
 from naiad.errors import InternalError
 from naiad.inference import datatypes
 from naiad.inference.tensor import Tensor
@@ -38,6 +40,9 @@ _make_bf16_value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
 class OnnxRuntimeBackend:
     """Loads ONNX files."""
 
+    def __init__(self) -> None:
+        self._global_threads = GlobalThreads()
+
     def complete_config(self, source: ModelSource) -> None:
         """Fill the tensors, the batch size and the batcher that the config leaves open.
 
@@ -47,7 +52,8 @@ class OnnxRuntimeBackend:
         if source.config.input and source.config.output:
             return
         path = find_model_file(source, _DEFAULT_FILE)
-        session = open_session(path, make_inspection_options())
+        shares_threads = self._global_threads.is_asked_for(source)
+        session = open_session(path, make_inspection_options(source, shares_threads=shares_threads))
         complete_config(
             source.config,
             read_signature(source.name, session),
@@ -60,8 +66,8 @@ class OnnxRuntimeBackend:
         Raises:
             NaiadError: the file can't be read or isn't what the config says.
         """
-        path = find_model_file(source, _DEFAULT_FILE)
-        session = open_session(path, make_session_options(source))
+        opener = _SessionOpener(source, shares_threads=self._global_threads.is_asked_for(source))
+        session = opener.open(0)
         artifact = read_signature(source.name, session)
         check_against_artifact(source.config, artifact)
         scalars = {
@@ -69,28 +75,48 @@ class OnnxRuntimeBackend:
             for tensor in (*artifact.inputs, *artifact.overridable_inputs, *artifact.outputs)
             if not tensor.shape
         }
-        return OnnxModel(source, path, session, frozenset(scalars))
+        return OnnxModel(source, opener, session, frozenset(scalars))
+
+
+class _SessionOpener:
+    """Opens the sessions of one model, each where the config puts its instance."""
+
+    def __init__(self, source: ModelSource, *, shares_threads: bool) -> None:
+        self._source = source
+        self._shares_threads = shares_threads
+        self._path = find_model_file(source, _DEFAULT_FILE)
+
+    def open(self, index: int) -> Session:
+        config = self._source.config
+        available = onnxruntime.get_available_providers()
+        providers = select_providers(config, find_placement(config, index), available)
+        options = make_session_options(self._source, shares_threads=self._shares_threads)
+        return open_session(self._path, options, providers)
 
 
 class OnnxModel:
     """A file that fits its config, and the session that the check of it opened."""
 
     def __init__(
-        self, source: ModelSource, path: Path, session: Session, scalars: frozenset[str]
+        self,
+        source: ModelSource,
+        opener: _SessionOpener,
+        session: Session,
+        scalars: frozenset[str],
     ) -> None:
-        self._source = source
-        self._scalars = scalars
-        self._path = path
+        self._opener = opener
         self._session: Session | None = session
-        self._signature = ModelSignature.from_config(source.config)
+        self._traits = _Traits(source, scalars)
 
     def create_instance(self, index: int) -> "OnnxInstance":
         """An instance with a session, and so a thread pool, of its own."""
-        session = self._session
-        self._session = None
+        # The one that is open was opened for the first.
+        session = self._session if index == 0 else None
         if session is None:
-            session = open_session(self._path, make_session_options(self._source))
-        return OnnxInstance(session, self._signature, self._scalars, make_run_options(self._source))
+            session = self._opener.open(index)
+        else:
+            self._session = None
+        return OnnxInstance(session, self._traits)
 
     def close(self) -> None:
         """Forget the session if no instance took it."""
@@ -105,36 +131,13 @@ class OnnxInstance:
     scalars, which a config can only call vectors of one.
     """
 
-    __slots__ = (
-        "_bf16_outputs",
-        "_detours",
-        "_model_name",
-        "_outputs",
-        "_run_options",
-        "_scalars",
-        "_session",
-    )
+    __slots__ = ("_bf16_outputs", "_detours", "_session", "_traits")
 
-    def __init__(
-        self,
-        session: Session,
-        signature: ModelSignature,
-        scalars: frozenset[str],
-        run_options: onnxruntime.RunOptions | None,
-    ) -> None:
+    def __init__(self, session: Session, traits: "_Traits") -> None:
         self._session: Session | None = session
-        self._run_options = run_options
-        self._scalars = scalars
-        self._model_name = signature.name
-        self._outputs = {spec.name: spec.datatype for spec in signature.outputs.values()}
-        self._detours = {
-            spec.name: spec.datatype
-            for spec in signature.inputs.values()
-            if spec.datatype in _DETOUR_DATATYPES or spec.name in scalars
-        }
-        self._bf16_outputs = frozenset(
-            name for name, datatype in self._outputs.items() if datatype is datatypes.BF16
-        )
+        self._traits = traits
+        self._detours = traits.detours
+        self._bf16_outputs = traits.bf16_outputs
 
     def execute(
         self, inputs: Mapping[str, npt.NDArray[Any]], output_names: Sequence[str]
@@ -146,11 +149,11 @@ class OnnxInstance:
         """
         session = self._session
         if session is None:
-            raise InternalError(f"an instance of model '{self._model_name}' is closed")
+            raise InternalError(f"an instance of model '{self._traits.model_name}' is closed")
         feed = self._encode(inputs) if self._detours else inputs
         try:
             if self._bf16_outputs.isdisjoint(output_names):
-                arrays = session.run(output_names, feed, self._run_options)
+                arrays = session.run(output_names, feed, self._traits.run_options)
             else:
                 arrays = self._run_with_values(session, feed, output_names)
         except ORT_FAILURES as error:
@@ -167,7 +170,7 @@ class OnnxInstance:
         feed: dict[str, Any] = {}
         for name, given in inputs.items():
             datatype = self._detours.get(name)
-            array = given.reshape(()) if name in self._scalars and given.size == 1 else given
+            array = given.reshape(()) if name in self._traits.scalars and given.size == 1 else given
             if datatype is datatypes.BYTES:
                 feed[name] = _convert(array, to_text)
             elif datatype is datatypes.BF16:
@@ -185,7 +188,7 @@ class OnnxInstance:
                 name: _make_value(value) if isinstance(value, np.ndarray) else value
                 for name, value in feed.items()
             },
-            self._run_options,
+            self._traits.run_options,
         )
         return [
             borrow_array(value.data_ptr(), value.shape(), np.uint16, value)
@@ -195,12 +198,45 @@ class OnnxInstance:
         ]
 
     def _make_tensor(self, name: str, array: npt.NDArray[Any]) -> Tensor:
-        datatype = self._outputs[name]
+        traits = self._traits
+        datatype = traits.outputs[name]
         if datatype is datatypes.BYTES:
             array = _convert(array, to_bytes)
-        if not array.ndim and name in self._scalars:
+        if not array.ndim and name in traits.vectors:
             array = array.reshape(1)
+        traits.shapes.check(name, array.shape)
         return Tensor(name, datatype, array.shape, array)
+
+
+class _Traits:
+    """What the instances of a model need to know of it.
+
+    Attributes:
+        scalars: tensors that have no dims in the file.
+        vectors: those of them that the config calls vectors of one, without a reshape.
+        detours: datatypes of the inputs that do not go to onnxruntime as they are.
+    """
+
+    def __init__(self, source: ModelSource, scalars: frozenset[str]) -> None:
+        signature = ModelSignature.from_config(source.config)
+        self.model_name = signature.name
+        self.run_options = make_run_options(source)
+        self.shapes = OutputShapes(signature, source.config)
+        self.scalars = scalars
+        self.outputs = {spec.name: spec.datatype for spec in signature.outputs.values()}
+        self.vectors = {
+            spec.name
+            for spec in signature.outputs.values()
+            if spec.name in scalars and spec.reshape is None
+        }
+        self.detours = {
+            spec.name: spec.datatype
+            for spec in signature.inputs.values()
+            if spec.datatype in _DETOUR_DATATYPES or spec.name in scalars
+        }
+        self.bf16_outputs = frozenset(
+            name for name, datatype in self.outputs.items() if datatype is datatypes.BF16
+        )
 
 
 def _convert(

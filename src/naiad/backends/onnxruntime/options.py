@@ -3,11 +3,14 @@
 Source: onnxruntime_backend's README, "Model Config Options".
 """
 
+from pathlib import Path
 from typing import Final
 
 import onnxruntime
 
 from naiad.backends.base import ModelSource
+from naiad.backends.onnxruntime.failure import ORT_FAILURES, to_internal_error
+from naiad.backends.onnxruntime.settings import read_number
 from naiad.backends.parameters import read_boolean, read_integer, read_text
 from naiad.errors import InvalidArgumentError
 
@@ -30,23 +33,34 @@ _EXECUTION_MODES: Final = {
 }
 
 
-def make_session_options(source: ModelSource) -> onnxruntime.SessionOptions:
+def make_session_options(
+    source: ModelSource, *, shares_threads: bool = False
+) -> onnxruntime.SessionOptions:
     """The options that the model's config and the server's backend config ask for.
 
     Two defaults are not onnxruntime's: its logging is off but for what ends the process, and its
     threads do not spin. A parameter named after an entry of the session config, such as
     ``session.intra_op.allow_spinning``, is handed on as it is.
 
+    Args:
+        source: the model.
+        shares_threads: its sessions run on the thread pools of the process.
+
     Raises:
-        InvalidArgumentError: a parameter has a value that it can't have.
+        InvalidArgumentError: a parameter has a value that it can't have, or a library of operators
+            lies outside of the model folder.
+        InternalError: a library of operators can't be loaded.
     """
     config = source.config
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _LOG_ONLY_FATAL
-    options.intra_op_num_threads = (
-        _thread_count(source, "intra_op_thread_count") or source.thread_count
-    )
-    options.inter_op_num_threads = _thread_count(source, "inter_op_thread_count")
+    if shares_threads:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = (
+            _thread_count(source, "intra_op_thread_count") or source.thread_count
+        )
+        options.inter_op_num_threads = _thread_count(source, "inter_op_thread_count")
     options.graph_optimization_level = _graph_level(source)
     options.execution_mode = _execution_mode(source)
     arena = read_boolean(config, "enable_mem_arena")
@@ -62,15 +76,28 @@ def make_session_options(source: ModelSource) -> onnxruntime.SessionOptions:
     for key in config.parameters:
         if key.startswith("session."):
             options.add_session_config_entry(key, config.parameters[key].string_value)
+    _register_operators(source, options)
     return options
 
 
-def make_inspection_options() -> onnxruntime.SessionOptions:
-    """The options that load a model fastest, to read its signature and nothing else."""
+def make_inspection_options(
+    source: ModelSource, *, shares_threads: bool = False
+) -> onnxruntime.SessionOptions:
+    """The options that load a model fastest, to read its signature and nothing else.
+
+    Args are those of `make_session_options`.
+
+    Raises:
+        NaiadError: as of `make_session_options`, about a library of operators.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _LOG_ONLY_FATAL
-    options.intra_op_num_threads = 1
+    if shares_threads:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    _register_operators(source, options)
     return options
 
 
@@ -86,24 +113,43 @@ def make_run_options(source: ModelSource) -> onnxruntime.RunOptions | None:
 
 def read_default_max_batch_size(source: ModelSource) -> int:
     """What a completed config gets that says no batch size; Triton's default is 4."""
-    return _read_setting(source, "default-max-batch-size", default=4)
+    return read_number(source, "default-max-batch-size", default=4)
 
 
 def _thread_count(source: ModelSource, key: str) -> int:
     """From the model's config, else from ``--backend-config``; 0 where neither says."""
     count = read_integer(source.config, key)
-    return _read_setting(source, key, default=0) if count is None else count
+    return read_number(source, key, default=0) if count is None else count
 
 
-def _read_setting(source: ModelSource, key: str, *, default: int) -> int:
-    text = source.settings.get(key)
-    if text is None:
-        return default
-    if not text.isdecimal():
-        raise InvalidArgumentError(
-            f"--backend-config=onnxruntime,{key} must be a number of at least 0, got '{text}'"
-        )
-    return int(text)
+def _register_operators(source: ModelSource, options: onnxruntime.SessionOptions) -> None:
+    for name in source.config.model_operations.op_library_filename:
+        library = _find_library(source, name)
+        try:
+            options.register_custom_ops_library(str(library))
+        except ORT_FAILURES as error:
+            raise to_internal_error(error) from error
+
+
+def _find_library(source: ModelSource, name: str) -> Path:
+    """A library of custom operators, which lies in the version folder or in that of the model.
+
+    It is code that runs in the server, so a config can't name one that came another way.
+    """
+    root = source.version_directory.parent.resolve()
+    for folder in (source.version_directory, source.version_directory.parent):
+        path = (folder / name).resolve()
+        if not path.is_relative_to(root):
+            raise InvalidArgumentError(
+                f"model '{source.name}': op_library_filename '{name}' is outside of the model "
+                "folder; copy the library into it"
+            )
+        if path.is_file():
+            return path
+    raise InvalidArgumentError(
+        f"model '{source.name}': there is no op_library_filename '{name}' in the model folder; it "
+        "is looked for in the version's folder, then in the model's"
+    )
 
 
 def _graph_level(source: ModelSource) -> onnxruntime.GraphOptimizationLevel:

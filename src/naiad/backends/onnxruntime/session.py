@@ -1,6 +1,6 @@
 """Opening an ONNX file and reading what it takes and gives."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -8,12 +8,11 @@ from typing import Any, Final
 import onnxruntime
 
 from naiad.backends.onnxruntime.failure import ORT_FAILURES, to_internal_error
+from naiad.backends.onnxruntime.providers import CPU_ONLY, Provider
 from naiad.errors import UnsupportedError
 from naiad.inference import datatypes
 from naiad.inference.datatypes import Datatype
 from naiad.model_config.complete import ArtifactSignature, ArtifactTensor
-
-_PROVIDERS: Final = ["CPUExecutionProvider"]
 
 _DATATYPES: Final[Mapping[str, Datatype]] = MappingProxyType(
     {
@@ -35,14 +34,19 @@ _DATATYPES: Final[Mapping[str, Datatype]] = MappingProxyType(
 )
 
 
-def open_session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+def open_session(
+    path: Path, options: onnxruntime.SessionOptions, providers: Sequence[Provider] = CPU_ONLY
+) -> onnxruntime.InferenceSession:
     """Read and prepare the file; its external data is looked for beside it.
 
     Raises:
         InternalError: onnxruntime can't read or run it.
     """
     try:
-        return onnxruntime.InferenceSession(path, options, providers=_PROVIDERS)
+        # Else a provider that fails is reported on stdout, and the model runs on the CPU unseen.
+        return onnxruntime.InferenceSession(
+            path, options, providers=list(providers), enable_fallback=0
+        )
     except ORT_FAILURES as error:
         raise to_internal_error(error) from error
 

@@ -1,0 +1,151 @@
+"""Execution providers: what ``optimization.execution_accelerators`` means to onnxruntime.
+
+Source: onnxruntime_backend's README, "Execution accelerators"; the options of a provider are those
+of onnxruntime, and of TensorRT also the names that Triton gave them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from naiad.errors import InvalidArgumentError, UnsupportedError
+from naiad.model_config.schema import ModelConfig, ModelInstanceGroup, ModelOptimizationPolicy
+
+Provider: TypeAlias = tuple[str, dict[str, str]]
+_Accelerator = ModelOptimizationPolicy.ExecutionAccelerators.Accelerator
+
+_CPU: Final = "CPUExecutionProvider"
+CPU_ONLY: Final[Sequence[Provider]] = ((_CPU, {}),)
+_CUDA: Final = "CUDAExecutionProvider"
+_TENSORRT: Final = "TensorrtExecutionProvider"
+_OPENVINO: Final = "OpenVINOExecutionProvider"
+
+_CPU_ACCELERATORS: Final[Mapping[str, str]] = MappingProxyType({"openvino": _OPENVINO})
+_GPU_ACCELERATORS: Final[Mapping[str, str]] = MappingProxyType(
+    {"cuda": _CUDA, "tensorrt": _TENSORRT}
+)
+_PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
+    {_OPENVINO: "onnxruntime-openvino", _CUDA: "onnxruntime-gpu", _TENSORRT: "onnxruntime-gpu"}
+)
+# Triton's names of TensorRT's options, where they are not onnxruntime's.
+_TENSORRT_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "max_workspace_size_bytes": "trt_max_workspace_size",
+        "int8_calibration_table_name": "trt_int8_calibration_table_name",
+        "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+    }
+)
+_TENSORRT_PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "FP32": MappingProxyType({}),
+        "FP16": MappingProxyType({"trt_fp16_enable": "1"}),
+        "INT8": MappingProxyType({"trt_int8_enable": "1"}),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an instance runs.
+
+    Attributes:
+        gpu: its number; None for the CPU.
+    """
+
+    gpu: int | None = None
+
+
+def find_placement(config: ModelConfig, index: int) -> Placement:
+    """Where the config puts instance number ``index``, counted over its groups.
+
+    A group for GPUs has ``count`` instances on each of them.
+    """
+    for group in config.instance_group:
+        if group.passive:
+            continue
+        on_gpu = group.kind == ModelInstanceGroup.KIND_GPU
+        places = [Placement(gpu) for gpu in group.gpus] if on_gpu else [Placement()]
+        places = [place for place in places for _ in range(max(group.count, 1))]
+        if index < len(places):
+            return places[index]
+        index -= len(places)
+    return Placement()
+
+
+def select_providers(
+    config: ModelConfig, placement: Placement, available: Sequence[str]
+) -> list[Provider]:
+    """The providers of one instance, in the order in which they are offered the graph.
+
+    Accelerators for GPUs say nothing to an instance on the CPU, and the other way round.
+
+    Args:
+        config: of the model.
+        placement: of the instance.
+        available: the providers that the installed onnxruntime was built with.
+
+    Raises:
+        InvalidArgumentError: an accelerator, or a value of it, that there is not.
+        UnsupportedError: the installed onnxruntime is without a provider; says which one has it.
+    """
+    accelerators = config.optimization.execution_accelerators
+    if placement.gpu is None:
+        wanted = [
+            _make_provider(config.name, accelerator, _CPU_ACCELERATORS)
+            for accelerator in accelerators.cpu_execution_accelerator
+        ]
+    else:
+        wanted = [
+            _make_provider(config.name, accelerator, _GPU_ACCELERATORS)
+            for accelerator in accelerators.gpu_execution_accelerator
+        ]
+        if _CUDA not in [name for name, _ in wanted]:
+            wanted.append((_CUDA, {}))
+        wanted = [(name, {**options, "device_id": str(placement.gpu)}) for name, options in wanted]
+    for name, _ in wanted:
+        # onnxruntime itself goes on without it, and its user wonders where the speed is.
+        if name not in available:
+            raise UnsupportedError(
+                f"model '{config.name}' asks for onnxruntime's {name}, which the installed "
+                f"onnxruntime does not have (it has {', '.join(available)}). Install "
+                f"{_PACKAGES[name]} in place of onnxruntime, or {_without(placement)}"
+            )
+    return [*wanted, *CPU_ONLY]
+
+
+def _without(placement: Placement) -> str:
+    if placement.gpu is None:
+        return "take the accelerator out of the config"
+    return "set the kind of the instance_group to KIND_CPU"
+
+
+def _make_provider(
+    model_name: str, accelerator: _Accelerator, known: Mapping[str, str]
+) -> Provider:
+    provider = known.get(accelerator.name)
+    if provider is None:
+        raise InvalidArgumentError(
+            f"unknown Execution Accelerator '{accelerator.name}' is requested by model "
+            f"'{model_name}'; known here: {', '.join(known)}"
+        )
+    options = dict(accelerator.parameters)
+    if provider == _TENSORRT:
+        options = _translate_tensorrt(options)
+    return provider, options
+
+
+def _translate_tensorrt(parameters: Mapping[str, str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for key, value in parameters.items():
+        if key != "precision_mode":
+            options[_TENSORRT_OPTIONS.get(key, key)] = value
+            continue
+        precision = _TENSORRT_PRECISIONS.get(value)
+        if precision is None:
+            raise InvalidArgumentError(
+                f"unsupported precision mode '{value}' is requested; TensorRT takes "
+                f"{', '.join(_TENSORRT_PRECISIONS)}"
+            )
+        options |= precision
+    return options
