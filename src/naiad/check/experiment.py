@@ -69,7 +69,7 @@ class Experiment:
             trial = self._trials.load(config, self._subject)
         except NaiadError as error:
             self.effective = None
-            if self._note_contradiction(error.message):
+            if self._note_contradiction(error.message) or self._correct(error.message):
                 return []
             self._add(
                 "load-failed",
@@ -246,17 +246,23 @@ class Experiment:
 
     def _explain(self, trial: Trial, failed: Run) -> None:
         """Correct what the error names; else try other datatypes; else report it."""
-        if match := _DATATYPE.search(failed.error):
-            self._correct_output_type(match["name"], match["type"])
-        elif match := _INDEX.search(failed.error):
-            self._drop_output(match["name"], int(match["count"]))
-        elif not self._guess_input_type(trial):
+        if not self._correct(failed.error) and not self._guess_input_type(trial):
             self._add(
                 "run-failed",
                 "The model loads and fails on generated inputs.",
                 f"Inputs {_format(failed.inputs)}: {_first_line(failed.error)}",
                 ("input",),
             )
+
+    def _correct(self, error: str) -> bool:
+        """Correct the output that an error is about, if it is about one."""
+        if match := _DATATYPE.search(error):
+            self._correct_output_type(match["name"], match["type"])
+        elif match := _INDEX.search(error):
+            self._drop_output(match["name"], int(match["count"]))
+        else:
+            return False
+        return True
 
     def _correct_output_type(self, name: str, type_name: str) -> None:
         for index, tensor in self._diagnosis.kept("output"):

@@ -21,6 +21,7 @@ from naiad.model_config.normalize import fill_defaults, normalize_config
 from naiad.model_config.schema import (
     DataType,
     ModelConfig,
+    ModelInstanceGroup,
     ModelSequenceBatching,
 )
 from naiad.model_config.validate import validate_config, validate_for_load
@@ -80,6 +81,9 @@ def prepare(config: ModelConfig, subject: Subject) -> ModelConfig:
     prepared = ModelConfig()
     prepared.CopyFrom(config)
     move_to_cpu(prepared)
+    for group in prepared.instance_group:
+        if group.kind == ModelInstanceGroup.KIND_AUTO:
+            del group.gpus[:]
     normalize_config(prepared, directory_name=subject.name, artifact_names=subject.artifacts)
     validate_config(prepared)
     return prepared

@@ -281,15 +281,15 @@ def _diagnose_group(
                 ("instance_group", index, "kind"),
             )
         )
-    elif gpu_ids and set(given) - set(gpu_ids):
+    elif gpu_ids is not None and set(given) - set(gpu_ids):
         unknown = [gpu for gpu in given if gpu not in gpu_ids]
         del group.gpus[:]
-        group.gpus.extend([gpu for gpu in given if gpu in gpu_ids] or [gpu_ids[0]])
+        group.gpus.extend([gpu for gpu in given if gpu in gpu_ids] or gpu_ids[:1])
         diagnosis.add(
             Finding(
                 "gpu-id",
                 f"The instance group lists GPU {', '.join(map(str, unknown))}.",
-                f"This server has GPU {', '.join(map(str, gpu_ids))}.",
+                f"This server has GPU {', '.join(map(str, gpu_ids)) or 'none'}.",
                 path,
             )
         )

@@ -13,6 +13,7 @@ from naiad.model_config.schema import ModelConfig, ModelEnsembling
 
 # difflib's ratio: a model of a name that only resembles another's may be another model.
 _SURELY_MEANT: Final = 0.75
+_NOT_OF_ENSEMBLES: Final = ("instance_group", "optimization", "model_warmup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ def diagnose_ensemble(
         models: complete configs of the repository's other models, by name.
         versions: that each of them has.
     """
+    for name in _NOT_OF_ENSEMBLES:
+        _diagnose_setting(diagnosis, name)
     steps = diagnosis.wanted.ensemble_scheduling.step
     for index, step in enumerate(steps):
         _diagnose_step(diagnosis, index, step, models)
@@ -52,6 +55,20 @@ def diagnose_ensemble(
             if tensor.name in by_tensor:
                 _compare(diagnosis, (role, index), tensor, by_tensor[tensor.name])
     _validate(diagnosis)
+
+
+def _diagnose_setting(diagnosis: Diagnosis, name: str) -> None:
+    if name not in {field.name for field, _ in diagnosis.wanted.ListFields()}:
+        return
+    diagnosis.wanted.ClearField(name)
+    diagnosis.add(
+        Finding(
+            "ensemble",
+            f"The ensemble has {name}.",
+            "An ensemble has no instances of its own: the models of its steps have.",
+            (name,),
+        )
+    )
 
 
 def _step_path(index: int, *rest: str) -> FieldPath:

@@ -271,8 +271,11 @@ def _diagnose_dims(diagnosis: Diagnosis, pair: _Pair, evidence: Evidence) -> Non
     shape = pair.model.shape or ()
     is_batched = diagnosis.wanted.max_batch_size > 0
     expected = shape[1:] if is_batched else shape
-    given = _shape_of(pair)
-    if given == expected or (not expected and set(pair.config.dims) == {1} and not is_batched):
+    # A reshape of no dims at all is no reshape.
+    given = _shape_of(pair) if pair.config.dims else ()
+    if (given == expected and pair.config.dims) or (
+        not expected and set(pair.config.dims) == {1} and not is_batched
+    ):
         return
     problem = f"The {pair.label()} has the dims {_list(given)}."
     why = f"{evidence.source} has the shape {_list(shape)}"

@@ -26,7 +26,10 @@ from naiad.check.repository import CheckOptions, check_repository
 from naiad.engine.loader import Loader, LoaderOptions, Override
 from naiad.inference.datatypes import INT64
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+]
 
 MLP = mlp_model([np.eye(16, 4), np.eye(4, 5)])
 
@@ -274,6 +277,7 @@ def ensemble(
     dims: tuple[str, str] = ("[ 16 ]", "[ 5 ]"),
     versions: Sequence[int] = (1,),
     types: tuple[str, str] = ("TYPE_FP32", "TYPE_FP32"),
+    extra: str = "",
 ) -> Build:
     def build(builder: RepositoryBuilder) -> None:
         builder.add_onnx("step", MLP, config(name="step"))
@@ -292,7 +296,7 @@ def ensemble(
             ]
         )
         text = config(
-            steps, batch=f"max_batch_size: {batch}", names=("X", "Y"), dims=dims, types=types
+            steps, extra, batch=f"max_batch_size: {batch}", names=("X", "Y"), dims=dims, types=types
         )
         text = text.replace('backend: "onnxruntime"', 'platform: "ensemble"')
         builder.add_model("m", text, versions=versions)
@@ -799,6 +803,12 @@ CASES = [
             ("dims-differ", "dims: [ 5, 1 ]"),
         ],
         ["max_batch_size: 8", "dims: [ 16 ]", "dims: [ 5 ]", "data_type: TYPE_FP32"],
+    ),
+    Case(
+        "an ensemble with instances",
+        ensemble(extra="instance_group [ { count: 2 } ]"),
+        [("ensemble", "instance_group")],
+        ["take instance_group out"],
     ),
     Case(
         "an ensemble without a version folder",

@@ -16,7 +16,10 @@ from naiad.check.report import ExitCode, ModelReport, Report, print_report
 from naiad.check.repository import CheckOptions, check_repository
 from naiad.errors import InvalidArgumentError, NotFoundError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+]
 
 CONFIG = """\
 backend: "pytorch"

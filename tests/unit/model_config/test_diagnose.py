@@ -137,6 +137,7 @@ def test_ignored_code() -> None:
         ("instance_group { kind: KIND_GPU gpus: [ 0, 2 ] }", (0, 1), "gpu-id", "gpus: [ 0 ]"),
         ("instance_group { kind: KIND_GPU gpus: 7 }", (1,), "gpu-id", "gpus: [ 1 ]"),
         ("instance_group { kind: KIND_CPU gpus: 0 }", (0,), "gpus-without-kind", "KIND_CPU"),
+        ("instance_group { gpus: 0 }", (), "gpu-id", "instance_group"),
         ("max_batch_size: -3", (), "max-batch-size-negative", "max_batch_size: 0"),
         (
             "dynamic_batching { priority_levels: 2 }",
