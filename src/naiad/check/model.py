@@ -30,6 +30,7 @@ from naiad.model_config.text_format import parse_config
 from naiad.model_config.text_repair import Repair, find_variables, repair_text
 from naiad.model_config.triton_release import TritonRelease
 from naiad.repository.layout import CONFIG_FILENAME, ModelFolder
+from naiad.repository.version_policy import select_versions
 
 # How many tensors may turn out to have another shape than the file declares.
 _MAX_SHAPES: Final = 16
@@ -97,7 +98,8 @@ def check_model(
     """
     path = folder.path / CONFIG_FILENAME
     try:
-        text = path.read_text("utf-8") if path.exists() else ""
+        # Bytes, so that line ends stay as they are.
+        text = path.read_bytes().decode("utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         found = ReportedFinding(
             "config-syntax",
@@ -265,8 +267,26 @@ class _ModelCheck:
             if experiment.contradiction is None:
                 self._effective = _with_groups(experiment.effective, self._diagnosis.result())
                 self._runs = experiment.runs
+                self._load_other_versions(subject)
                 return
             known = known.with_shape(*experiment.contradiction)
+
+    def _load_other_versions(self, subject: Subject) -> None:
+        """All versions that the policy picks are served under one config, or none is."""
+        config = self._diagnosis.result()
+        if self._effective is None or not self._folder.versions:
+            return
+        for version in select_versions(config, self._folder.versions):
+            if version == subject.version:
+                continue
+            other = replace(subject, version=version, directory=self._folder.version_path(version))
+            try:
+                with self._settings.trials.load(config, other):
+                    pass
+            except NaiadError as error:
+                problem = f"Version {version} does not load with this config."
+                finding = Finding("load-failed", problem, error.message, is_fixable=False)
+                self._layout.add(finding, other.directory)
 
     def _is_too_new(self, file: Path, head: OnnxFile | None, known: Known) -> bool:
         return head is not None and explain_load_error(self._layout, file, head, known.error)

@@ -133,4 +133,4 @@ def _write(checked: CheckedModel) -> None:
         move.target.parent.mkdir(exist_ok=True)
         move.source.rename(move.target)
     if checked.new_text is not None:
-        checked.config_path.write_text(checked.new_text, encoding="utf-8")
+        checked.config_path.write_bytes(checked.new_text.encode("utf-8"))

@@ -243,7 +243,7 @@ class _Editor:
 
     def _line_end(self, offset: int) -> int:
         """Behind a comment that follows on the same line; else the offset itself."""
-        match = re.compile(r"[ \t]*(?:#[^\n]*)?(?=\n|\Z)").match(self.source.text, offset)
+        match = re.compile(r"[ \t]*(?:#[^\n]*)?\r?(?=\n|\Z)").match(self.source.text, offset)
         return match.end() if match else offset
 
     def _whole_line(self, start: int, end: int) -> _Edit:

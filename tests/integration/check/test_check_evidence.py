@@ -223,6 +223,30 @@ def test_fix_says_what_it_wrote(broken: Path) -> None:
     assert ET.fromstring(report.to_junit()).get("failures") == "0"
 
 
+def test_every_version_that_is_served_is_loaded(tmp_path: Path) -> None:
+    policy = "version_policy { all { } }\n"
+    builder = RepositoryBuilder(tmp_path)
+    folder = builder.add_onnx("m", mlp_model([np.eye(16, 5)]), MLP_CONFIG + policy, [1, 2])
+    assert check(tmp_path).exit_code() is ExitCode.CLEAN
+
+    (folder / "1" / "model.onnx").write_bytes(mlp_model([np.eye(16, 6)]))
+    report = check(tmp_path)
+
+    assert codes(report) == ["load-failed"]
+    assert report.models[0].findings[0].place() == f"{folder}/1:1:1"
+    assert "Version 1" in report.models[0].findings[0].problem
+
+
+def test_line_ends_stay(tmp_path: Path) -> None:
+    text = MLP_CONFIG.replace("\n", "\r\n")
+    folder = RepositoryBuilder(tmp_path).add_onnx("m", mlp_model([np.eye(16, 5)]))
+    path = folder / "config.pbtxt"
+    path.write_bytes(text.replace("[ 5 ]", "[ 6 ]").encode())
+
+    assert check(tmp_path, fix=True).exit_code() is ExitCode.CLEAN
+    assert path.read_bytes().decode() == text
+
+
 def test_model_that_is_not_there(broken: Path) -> None:
     with pytest.raises(NotFoundError, match=r"no model 'x' in .*; it has bad, good"):
         check(broken, models=["x"])
