@@ -10,10 +10,10 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all conformance bench docs
+.PHONY: help setup demo check test test-all conformance conformance-onnx bench docs
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## make .venv with everything the other verbs need
 
@@ -44,6 +44,9 @@ test-all: $(INSTALLED) ## the tests, every matrix whole
 
 conformance: $(INSTALLED) ## compare the server with a real Triton's recorded answers
 	$(BIN)/python tests/conformance/run_recorded.py
+
+conformance-onnx: $(INSTALLED) ## run the ONNX project's own test suite through the server
+	$(BIN)/python tests/conformance/onnx/run_suite.py --json tests/conformance/onnx/results.json
 
 bench: $(INSTALLED) ## measure small requests over HTTP on this machine
 	$(BIN)/python benchmarks/http_small_requests.py
