@@ -187,6 +187,9 @@ def diagnose_settings(diagnosis: Diagnosis, gpu_ids: Sequence[int] | None) -> No
     _diagnose_preferred(diagnosis)
     _diagnose_priority(diagnosis)
     _diagnose_duplicates(diagnosis)
+    if config.HasField("ensemble_scheduling"):
+        # It must have none at all, which is another finding.
+        return
     for index, group in enumerate(config.instance_group):
         _diagnose_group(diagnosis, index, group, gpu_ids)
 

@@ -806,7 +806,7 @@ CASES = [
     ),
     Case(
         "an ensemble with instances",
-        ensemble(extra="instance_group [ { count: 2 } ]"),
+        ensemble(extra="instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]"),
         [("ensemble", "instance_group")],
         ["take instance_group out"],
     ),
