@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.requests import rows_request
 
 from naiad.inference.request import InferRequest
-from naiad.scheduling.dynamic import DynamicBatcher
+from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 
 MAX_ROWS = 8
 steps = st.lists(
@@ -26,7 +26,7 @@ steps = st.lists(
 def test_no_request_is_lost_or_taken_twice_and_no_bound_is_broken(
     steps: list[tuple[str, int, str]], preferred: set[int], delay_ns: int
 ) -> None:
-    batcher = DynamicBatcher(MAX_ROWS, sorted(preferred), delay_ns)
+    batcher = DynamicBatcher(BatcherRules(MAX_ROWS, tuple(preferred), delay_ns))
     now_ns = 0
     waiting: list[InferRequest] = []
     for verb, number, key in steps:
@@ -38,10 +38,11 @@ def test_no_request_is_lost_or_taken_twice_and_no_bound_is_broken(
             assert batcher.remove(waiting.pop(number))
         elif verb == "take":
             now_ns += number
-            batch = batcher.take(now_ns)
-            if batch is None:
+            taken = batcher.take(now_ns)
+            if taken is None:
                 assert not waiting or now_ns - waiting[0].queued_ns < delay_ns
                 continue
+            batch = taken.requests
             assert batch == waiting[: len(batch)]
             assert sum(request.batch_size for request in batch) <= MAX_ROWS
             assert len({request.batch_key for request in batch}) == 1
@@ -56,12 +57,13 @@ def test_no_request_is_lost_or_taken_twice_and_no_bound_is_broken(
 def test_a_delay_over_empties_the_queue_in_full_batches(
     rows: list[int], preferred: set[int]
 ) -> None:
-    batcher = DynamicBatcher(MAX_ROWS, sorted(preferred), 1000)
+    batcher = DynamicBatcher(BatcherRules(MAX_ROWS, tuple(preferred), 1000))
     for count in rows:
         batcher.offer(rows_request(count), 0)
     taken = []
     while batch := batcher.take(1000):
-        taken.append(sum(request.batch_size for request in batch))
+        taken.append(sum(request.batch_size for request in batch.requests))
     assert sum(taken) == sum(rows)
-    # No two neighbours would have fitted into one batch.
-    assert all(a + b > MAX_ROWS for a, b in pairwise(taken))
+    # Two neighbours would not have fitted into one batch, or the first had a size worth closing at.
+    worth = max(preferred, default=MAX_ROWS)
+    assert all(a + b > MAX_ROWS or a >= worth or a in preferred for a, b in pairwise(taken))

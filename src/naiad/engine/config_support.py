@@ -1,7 +1,7 @@
 """What a model config may ask for that this release does not do yet."""
 
 from naiad.errors import UnsupportedError
-from naiad.model_config.schema import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
+from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
 
 
 def require_supported(config: ModelConfig) -> None:
@@ -39,25 +39,8 @@ def move_to_cpu(config: ModelConfig) -> bool:
 def ignored_settings(config: ModelConfig) -> list[str]:
     """The fields that are set and change nothing, though answers are right without them."""
     found = []
-    if config.HasField("dynamic_batching"):
-        found += [
-            f"dynamic_batching.{name}" for name in _ignored_in_batcher(config.dynamic_batching)
-        ]
     if config.response_cache.enable:
         found.append("response_cache")
     if any(group.HasField("rate_limiter") for group in config.instance_group):
         found.append("instance_group.rate_limiter")
-    return found
-
-
-def _ignored_in_batcher(batching: ModelDynamicBatching) -> list[str]:
-    found = []
-    if batching.priority_levels:
-        found.append("priority_levels")
-    if batching.HasField("default_queue_policy"):
-        found.append("default_queue_policy")
-    if batching.priority_queue_policy:
-        found.append("priority_queue_policy")
-    if batching.preserve_ordering:
-        found.append("preserve_ordering")
     return found

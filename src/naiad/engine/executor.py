@@ -6,6 +6,7 @@ and answers a whole batch when it comes back.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +62,9 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._tick_is_due = False
         self._wake: asyncio.TimerHandle | None = None
+        self._wake_ns = 0
+        # Batches that were handed over and not answered, where answers keep the order of arrival.
+        self._in_order: deque[Execution] = deque()
         self._is_stopping = False
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -83,12 +87,17 @@ class Executor:
                 f"[request id: {request.request_id or '<id_unknown>'}] Server is stopping, "
                 "scheduler for model has stopped accepting new inference requests"
             )
-        self._scheduler.offer(request, self._clock.now_ns())
+        now_ns = self._clock.now_ns()
+        self._scheduler.offer(request, now_ns)
         self.statistics.pending_count += 1
         self._is_idle.clear()
-        if self._idle and not self._tick_is_due:
+        if self._tick_is_due:
+            return
+        if self._idle:
             self._tick_is_due = True
             self._loop.call_soon(self._tick)
+        else:
+            self._arm_deadline(now_ns)
 
     def cancel(self, request: InferRequest) -> None:
         """The caller went away: no response follows, and a request that waits is dropped."""
@@ -140,23 +149,54 @@ class Executor:
 
     def _tick(self) -> None:
         self._tick_is_due = False
-        if self._wake is not None:
-            self._wake.cancel()
-            self._wake = None
         now_ns = self._clock.now_ns()
+        expired = self._scheduler.expire(now_ns)
+        if expired:
+            self._reject(expired, now_ns)
         while self._idle:
             batch = self._scheduler.take(now_ns)
             if batch is None:
-                self._arm(now_ns)
-                return
-            self.statistics.pending_count -= len(batch)
-            self._idle.pop().hand_over(Execution(batch, self._wanted(batch)))
+                wake_ns = self._scheduler.wake_ns()
+                if wake_ns is not None:
+                    self._arm(wake_ns, now_ns)
+                break
+            self.statistics.pending_count -= len(batch.requests)
+            self.statistics.closings[batch.closed_by] += 1
+            execution = Execution(batch.requests, self._wanted(batch.requests))
+            if self._scheduler.is_order_preserved:
+                self._in_order.append(execution)
+            self._idle.pop().hand_over(execution)
+        self._arm_deadline(now_ns)
 
-    def _arm(self, now_ns: int) -> None:
-        """Come back when a delay is over, if one runs."""
-        wake_ns = self._scheduler.wake_ns()
-        if wake_ns is not None:
-            self._wake = self._loop.call_later(max(wake_ns - now_ns, 0) / 1e9, self._tick)
+    def _arm_deadline(self, now_ns: int) -> None:
+        """Be there when a request has waited for as long as it may, whatever runs."""
+        deadline_ns = self._scheduler.next_deadline_ns()
+        if deadline_ns is not None:
+            self._arm(deadline_ns, now_ns)
+
+    def _arm(self, due_ns: int, now_ns: int) -> None:
+        """Come back at ``due_ns``, or before, if something is due before."""
+        if self._wake is not None:
+            if self._wake_ns <= due_ns:
+                return
+            self._wake.cancel()
+        self._wake_ns = due_ns
+        self._wake = self._loop.call_later(max(due_ns - now_ns, 0) / 1e9, self._wake_up)
+
+    def _wake_up(self) -> None:
+        self._wake = None
+        self._tick()
+
+    def _reject(self, requests: Sequence[InferRequest], now_ns: int) -> None:
+        """Answer requests that have waited too long."""
+        error = UnavailableError("Request timeout expired")
+        self.statistics.pending_count -= len(requests)
+        for request in requests:
+            self._count_failure(request, FailureReason.REJECTED, now_ns)
+            _respond(
+                request, InferResponse(self._name, self._version, request.request_id, (), error)
+            )
+        self._note_idle()
 
     def _wanted(self, batch: Sequence[InferRequest]) -> Sequence[str]:
         """The outputs that any request of the batch asked for, by name."""
@@ -175,6 +215,15 @@ class Executor:
         self._idle.append(instance)
         # The next batch first, so that the instance works while the answers are written.
         self._tick()
+        if self._scheduler.is_order_preserved:
+            execution.is_finished = True
+            while self._in_order and self._in_order[0].is_finished:
+                self._deliver(self._in_order.popleft())
+        else:
+            self._deliver(execution)
+        self._note_idle()
+
+    def _deliver(self, execution: Execution) -> None:
         if execution.error is None:
             try:
                 self._answer(execution)
@@ -182,7 +231,6 @@ class Executor:
                 execution.error = error
         if execution.error is not None:
             self._fail(execution, execution.error)
-        self._note_idle()
 
     def _note_idle(self) -> None:
         if len(self._idle) == len(self._instances) and not len(self._scheduler):

@@ -31,6 +31,7 @@ class Execution:
         output_names: what any of them asked for; each once.
         outputs: one per output name, batched; empty with an error.
         error: why the batch failed.
+        is_finished: the loop has it back.
         start_ns, input_end_ns, output_start_ns, end_ns: when the thread took it, had its inputs
             joined, had the model's outputs, and gave it back.
     """
@@ -39,6 +40,7 @@ class Execution:
         "end_ns",
         "error",
         "input_end_ns",
+        "is_finished",
         "output_names",
         "output_start_ns",
         "outputs",
@@ -51,6 +53,7 @@ class Execution:
         self.output_names = output_names
         self.outputs: Sequence[Tensor] = ()
         self.error: NaiadError | None = None
+        self.is_finished = False
         self.start_ns = 0
         self.input_end_ns = 0
         self.output_start_ns = 0

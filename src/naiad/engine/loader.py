@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from naiad.backends.base import Instance, LoadedModel, ModelSource
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.config_support import ignored_settings, move_to_cpu, require_supported
+from naiad.engine.schedulers import make_scheduler
 from naiad.engine.warmup import WarmupSample, make_samples
 from naiad.errors import (
     InternalError,
@@ -34,8 +35,6 @@ from naiad.repository.layout import (
 )
 from naiad.repository.paths import check_model_name, resolve_inside
 from naiad.repository.version_policy import select_versions
-from naiad.scheduling.default import DefaultScheduler
-from naiad.scheduling.dynamic import DynamicBatcher
 from naiad.scheduling.scheduler import Scheduler
 
 _log = logging.getLogger(__name__)
@@ -59,6 +58,7 @@ class LoaderOptions:
         is_completion_disabled: ``--disable-auto-complete-config``.
         allow_file_override: whether a load request may bring model files.
         backend_settings: ``--backend-config``, by backend name.
+        held_until_count: requests that a dynamic batcher waits for before its first batch.
         core_count: cores that this process may use; shared out over a model's instances.
         is_gpu_replaced: instances that are meant for GPUs run on the CPU.
     """
@@ -68,6 +68,7 @@ class LoaderOptions:
     is_completion_disabled: bool = False
     allow_file_override: bool = False
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    held_until_count: int = 0
     core_count: int = 1
     is_gpu_replaced: bool = False
 
@@ -220,7 +221,7 @@ class Loader:
             loaded.close()
             raise
         return LoadedVersion(
-            version, signature, _scheduler(config), labels, loaded, instances, warmup
+            version, signature, self._scheduler(config), labels, loaded, instances, warmup
         )
 
     def _plan_from(self, name: str, folder: ModelFolder, override: Override) -> ModelPlan:
@@ -263,6 +264,13 @@ class Loader:
                 "file override"
             )
 
+    def _scheduler(self, config: ModelConfig) -> Scheduler:
+        return make_scheduler(
+            config,
+            instance_count=len(_instance_names(config)),
+            held_until_count=self._options.held_until_count,
+        )
+
     def _source(self, plan: ModelPlan, version: int) -> ModelSource:
         config = plan.config
         return ModelSource(
@@ -298,17 +306,6 @@ def _instance_names(config: ModelConfig) -> list[str]:
         if not group.passive
         for index in range(max(group.count, 1))
     ]
-
-
-def _scheduler(config: ModelConfig) -> Scheduler:
-    if config.HasField("dynamic_batching") and config.max_batch_size > 0:
-        batching = config.dynamic_batching
-        return DynamicBatcher(
-            config.max_batch_size,
-            batching.preferred_batch_size,
-            batching.max_queue_delay_microseconds * 1000,
-        )
-    return DefaultScheduler()
 
 
 def _stamp(folder: ModelFolder) -> FolderStamp:

@@ -4,6 +4,7 @@ Times are cumulative nanoseconds. The event loop alone writes and reads them, so
 Source: Triton's extension_statistics.md.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -55,6 +56,7 @@ class ModelStatistics:
             joining inputs, in the model and in taking its outputs, counted for each request.
         cache_hit, cache_miss: requests that the response cache answered, or looked up in vain.
         batches: executions by batch size.
+        closings: batches by why they took no more requests, in the scheduler's words.
         pending_count: requests that wait in the queue now.
     """
 
@@ -73,4 +75,5 @@ class ModelStatistics:
     failures: dict[FailureReason, int] = field(
         default_factory=lambda: dict.fromkeys(FailureReason, 0)
     )
+    closings: Counter[str] = field(default_factory=Counter)
     pending_count: int = 0

@@ -1,38 +1,45 @@
 """The default scheduler: one request per execution, first come, first served."""
 
-from collections import deque
+from collections.abc import Sequence
 
 from naiad.inference.request import InferRequest
+from naiad.scheduling.queue import NO_RULES, RequestQueue
+from naiad.scheduling.scheduler import Batch, BatchClose
 
 
 class DefaultScheduler:
     """For models without ``dynamic_batching``; Triton never merges their requests either."""
 
+    is_order_preserved = False
+
     def __init__(self) -> None:
-        self._queue: deque[InferRequest] = deque()
+        self._queue = RequestQueue(NO_RULES)
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Append to the queue."""
-        request.queued_ns = now_ns
-        self._queue.append(request)
+        self._queue.push(request, now_ns)
 
-    def take(self, now_ns: int) -> list[InferRequest] | None:
+    def take(self, now_ns: int) -> Batch | None:
         """The oldest request, alone."""
-        if not self._queue:
+        if not len(self._queue):
             return None
-        return [self._queue.popleft()]
+        return Batch(self._queue.pop(1), BatchClose.FULL)
+
+    def expire(self, now_ns: int) -> Sequence[InferRequest]:
+        """Never any: there is no queue policy without a dynamic batcher."""
+        return ()
 
     def wake_ns(self) -> int | None:
         """Never: a request that waits can run as soon as an instance is free."""
         return None
 
+    def next_deadline_ns(self) -> int | None:
+        """Never."""
+        return None
+
     def remove(self, request: InferRequest) -> bool:
         """Drop a request that still waits."""
-        try:
-            self._queue.remove(request)
-        except ValueError:
-            return False
-        return True
+        return self._queue.remove(request)
 
     def __len__(self) -> int:
         return len(self._queue)

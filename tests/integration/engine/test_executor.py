@@ -20,7 +20,9 @@ from naiad.inference.statistics import FailureReason
 from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature, TensorSpec
 from naiad.scheduling.default import DefaultScheduler
-from naiad.scheduling.dynamic import DynamicBatcher
+from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
+from naiad.scheduling.queue import QueuePolicy, QueueRules
+from naiad.scheduling.scheduler import Scheduler
 
 SIGNATURE = ModelSignature(
     "double",
@@ -68,7 +70,7 @@ class Harness:
     ) -> None:
         self.instance = instance or FakeInstance()
         self.executor = executor or Executor(
-            1, SIGNATURE, DynamicBatcher(8, [], 0), [self.instance], SystemClock()
+            1, SIGNATURE, DynamicBatcher(BatcherRules(8)), [self.instance], SystemClock()
         )
 
     def send(
@@ -89,6 +91,11 @@ class Harness:
         _, answer = self.send(0)
         await asyncio.to_thread(self.instance.started.acquire)
         return answer
+
+
+def harness_with(scheduler: Scheduler) -> Harness:
+    instance = FakeInstance()
+    return Harness(Executor(1, SIGNATURE, scheduler, [instance], SystemClock()), instance)
 
 
 def values(response: InferResponse) -> list[list[float]]:
@@ -148,6 +155,63 @@ async def test_a_lost_row_fails_the_batch_and_names_both_counts() -> None:
     assert response.error is not None
     assert "batch of 3 rows" in response.error.message
     assert "[2, 1]" in response.error.message
+
+
+async def test_a_request_that_waited_too_long_is_answered_while_another_runs() -> None:
+    policy = QueuePolicy(default_timeout_ns=20_000_000)
+    harness = harness_with(DynamicBatcher(BatcherRules(1), QueueRules(default_policy=policy)))
+    held = await harness.hold()
+    late = harness.send(1)[1]
+    response = await asyncio.wait_for(late, 5)
+    assert not held.done()
+    assert response.error is not None
+    assert response.error.message == "Request timeout expired"
+    statistics = harness.executor.statistics
+    assert statistics.failures[FailureReason.REJECTED] == 1
+    assert statistics.pending_count == 0
+    harness.instance.gate.set()
+    assert values(await held)[0] == [0]
+    await asyncio.wait_for(harness.executor.drain(), 5)
+
+
+async def test_a_full_queue_refuses_at_once_and_counts_nothing() -> None:
+    policy = QueuePolicy(max_size=2)
+    harness = harness_with(DynamicBatcher(BatcherRules(1), QueueRules(default_policy=policy)))
+    held = await harness.hold()
+    waiting = [harness.send(value)[1] for value in (1, 2)]
+    with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
+        harness.send(3)
+    harness.instance.gate.set()
+    await asyncio.gather(held, *waiting)
+    statistics = harness.executor.statistics
+    assert (statistics.success.count, statistics.fail.count) == (3, 0)
+
+
+async def test_preserved_order_holds_over_instances() -> None:
+    instances = [FakeInstance(), FakeInstance()]
+    scheduler = DynamicBatcher(BatcherRules(1, instance_count=2, is_order_preserved=True))
+    executor = Executor(1, SIGNATURE, scheduler, instances, SystemClock())
+    answered: list[str] = []
+    for instance in instances:
+        instance.gate.clear()
+    done = asyncio.Event()
+
+    def note(response: InferResponse) -> None:
+        answered.append(response.request_id)
+        if len(answered) == 2:
+            done.set()
+
+    for name in ("first", "second"):
+        data = tensor("IN", np.ones((1, 1), np.float32))
+        executor.submit(make_request(data, request_id=name, on_response=note))
+    # The last idle instance is taken first, so the first one gets the second request.
+    instances[0].gate.set()
+    await asyncio.to_thread(instances[1].started.acquire)
+    await asyncio.to_thread(instances[0].started.acquire)
+    assert answered == []
+    instances[1].gate.set()
+    await asyncio.wait_for(done.wait(), 5)
+    assert answered == ["first", "second"]
 
 
 async def test_a_callback_that_raises_costs_the_others_nothing(
@@ -227,9 +291,7 @@ async def test_statistics_add_up() -> None:
 
 
 async def test_a_request_without_company_runs_when_its_delay_is_over() -> None:
-    instance = FakeInstance()
-    executor = Executor(1, SIGNATURE, DynamicBatcher(8, [], 1_000_000), [instance], SystemClock())
-    harness = Harness(executor, instance)
+    harness = harness_with(DynamicBatcher(BatcherRules(8, max_delay_ns=1_000_000)))
     assert values(await harness.send(3)[1]) == [[6.0], [9.0]]
 
 

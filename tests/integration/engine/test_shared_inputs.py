@@ -15,7 +15,7 @@ from naiad.inference.datatypes import BF16, BOOL, FP16, FP32, INT64, UINT8, Data
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import SharedTensor, Tensor
 from naiad.model_config.signature import ModelSignature, TensorSpec
-from naiad.scheduling.dynamic import DynamicBatcher
+from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 
 
 class KeepingInstance:
@@ -42,7 +42,7 @@ async def run(datatype: Datatype, *arrays: npt.NDArray[Any]) -> npt.NDArray[Any]
         "m", 8, [TensorSpec("IN", datatype, (2,))], [TensorSpec("OUT", FP32, (1,))]
     )
     instance = KeepingInstance()
-    executor = Executor(1, signature, DynamicBatcher(8, [], 0), [instance], SystemClock())
+    executor = Executor(1, signature, DynamicBatcher(BatcherRules(8)), [instance], SystemClock())
     answers: list[asyncio.Future[InferResponse]] = []
     for array in arrays:
         answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()

@@ -24,7 +24,7 @@ from naiad.inference.tensor import Tensor
 from naiad.inference.trace import Trace, TraceLevel
 from naiad.model_config.signature import ModelSignature, TensorSpec
 from naiad.protocol.trace_setting import TraceSettingUpdate, TraceSettingValues
-from naiad.scheduling.dynamic import DynamicBatcher
+from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 
 STAGES = [
     "HTTP_RECV_START",
@@ -65,7 +65,7 @@ class Server:
         self.settings = TraceSettings(values, lambda name: name == "double")
         self.clock = SystemClock()
         self.executor = Executor(
-            1, SIGNATURE, DynamicBatcher(8, [], 0), [DoublingInstance()], self.clock
+            1, SIGNATURE, DynamicBatcher(BatcherRules(8)), [DoublingInstance()], self.clock
         )
 
     async def infer(self, *values: float, request_id: str = "") -> InferResponse:

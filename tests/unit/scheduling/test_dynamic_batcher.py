@@ -7,8 +7,65 @@ from tests.support.requests import rows_request
 
 from naiad.inference.request import InferRequest
 from naiad.scheduling.default import DefaultScheduler
-from naiad.scheduling.dynamic import DynamicBatcher
-from naiad.scheduling.scheduler import Scheduler
+from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
+from naiad.scheduling.scheduler import BatchClose, Scheduler
+
+MS = 1_000_000
+EXECUTION_NS = 270 * MS
+
+
+def batcher(*preferred: int, max_rows: int = 8, delay_ns: int = 0) -> DynamicBatcher:
+    return DynamicBatcher(BatcherRules(max_rows, preferred, delay_ns))
+
+
+def run(scheduler: Scheduler, arrivals: Sequence[tuple[int, int]]) -> list[int]:
+    """Rows of each execution on one instance that takes 270 ms, whatever the batch.
+
+    Args:
+        arrivals: time in ns and rows of each request.
+    """
+    waiting = list(arrivals)
+    executed: list[int] = []
+    now_ns = free_ns = 0
+    while waiting or len(scheduler):
+        while waiting and waiting[0][0] <= now_ns:
+            scheduler.offer(rows_request(waiting.pop(0)[1]), now_ns)
+        if now_ns >= free_ns and (batch := scheduler.take(now_ns)):
+            executed.append(sum(request.batch_size for request in batch.requests))
+            free_ns = now_ns + EXECUTION_NS
+        now_ns += MS
+    return executed
+
+
+def behind_a_plug(count: int, rows: int = 1) -> list[tuple[int, int]]:
+    return [(0, 1)] + [((60 + 3 * index) * MS, rows) for index in range(count)]
+
+
+def idle(count: int) -> list[tuple[int, int]]:
+    return [(3 * index * MS, 1) for index in range(count)]
+
+
+# Rows: 7 behind a plug, 13 behind a plug, 4 of 3 rows behind a plug, 3 on an idle server.
+MEASURED = [
+    (DefaultScheduler, [[1] * 8, [1] * 14, [1, 3, 3, 3, 3], [1, 1, 1]]),
+    (batcher, [[1, 7], [1, 8, 5], [1, 6, 6], [1, 2]]),
+    (lambda: batcher(4), [[1, 4, 3], [1, 4, 4, 4, 1], [1, 6, 6], [1, 2]]),
+    (lambda: batcher(4, delay_ns=200 * MS), [[4, 4], [4, 5, 5], [4, 6, 3], [3]]),
+    (lambda: batcher(delay_ns=200 * MS), [[8], [8, 6], [7, 6], [3]]),
+    (lambda: batcher(2, 6), [[1, 2, 2, 2, 1], [1, 2, 2, 2, 6, 1], [1, 6, 6], [1, 2]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"), MEASURED, ids=["none", "{}", "4", "4+delay", "delay", "2,6"]
+)
+def test_the_executions_are_those_of_triton(
+    make: type[DefaultScheduler], expected: list[list[int]]
+) -> None:
+    assert run(make(), behind_a_plug(7)) == expected[0]
+    assert run(make(), behind_a_plug(13)) == expected[1]
+    assert run(make(), behind_a_plug(4, rows=3)) == expected[2]
+    assert run(make(), idle(3)) == expected[3]
 
 
 def compositions(scheduler: Scheduler, rows: Sequence[int], now_ns: int = 0) -> list[int]:
@@ -17,27 +74,15 @@ def compositions(scheduler: Scheduler, rows: Sequence[int], now_ns: int = 0) -> 
         scheduler.offer(rows_request(count), now_ns)
     sizes = []
     while batch := scheduler.take(now_ns):
-        sizes.append(sum(request.batch_size for request in batch))
+        sizes.append(sum(request.batch_size for request in batch.requests))
     return sizes
 
 
 @pytest.mark.parametrize(
-    ("preferred", "rows", "expected"),
-    [
-        ([], [1] * 7, [7]),
-        ([], [1] * 13, [8, 5]),
-        ([], [3] * 4, [6, 6]),
-        ([4], [1] * 7, [4, 3]),
-        ([4], [1] * 13, [4, 4, 4, 1]) ,
-        ([4], [3] * 4, [6, 6]),
-        ([], [8, 1, 8, 1], [8, 1, 8, 1]),
-        ([], [5, 5, 3, 3], [5, 8, 3]),
-    ],
-)  # fmt: skip
-def test_without_a_delay_what_is_there_goes_at_once(
-    preferred: list[int], rows: list[int], expected: list[int]
-) -> None:
-    assert compositions(DynamicBatcher(8, preferred, 0), rows) == expected
+    ("rows", "expected"), [([8, 1, 8, 1], [8, 1, 8, 1]), ([5, 5, 3, 3], [5, 8, 3])]
+)
+def test_a_request_is_never_split_or_overtaken(rows: list[int], expected: list[int]) -> None:
+    assert compositions(batcher(), rows) == expected
 
 
 def test_the_default_scheduler_merges_nothing() -> None:
@@ -45,56 +90,76 @@ def test_the_default_scheduler_merges_nothing() -> None:
 
 
 def test_other_dims_close_the_batch_and_keep_the_order() -> None:
-    batcher = DynamicBatcher(8, [], 0)
+    scheduler = batcher()
     requests = [rows_request(1, key) for key in "ababcc"]
     for request in requests:
-        batcher.offer(request, 0)
+        scheduler.offer(request, 0)
     taken: list[list[InferRequest]] = []
-    while batch := batcher.take(0):
-        taken.append(batch)
+    reasons = []
+    while batch := scheduler.take(0):
+        taken.append(batch.requests)
+        reasons.append(batch.closed_by)
     assert [len(batch) for batch in taken] == [1, 1, 1, 1, 2]
     assert [request for batch in taken for request in batch] == requests
+    assert reasons == [BatchClose.SHAPE_DIFFERS] * 4 + [BatchClose.QUEUE_EMPTY]
+
+
+def taken(scheduler: Scheduler, now_ns: int) -> tuple[int, BatchClose] | None:
+    batch = scheduler.take(now_ns)
+    return (len(batch.requests), batch.closed_by) if batch else None
+
+
+def offer(scheduler: Scheduler, *rows: int, now_ns: int = 0) -> None:
+    for count in rows:
+        scheduler.offer(rows_request(count), now_ns)
 
 
 def test_a_delay_holds_a_batch_until_its_oldest_request_waited_that_long() -> None:
-    batcher = DynamicBatcher(8, [], 1000)
-    batcher.offer(rows_request(1), 0)
-    batcher.offer(rows_request(1), 600)
-    assert batcher.take(999) is None
-    assert batcher.wake_ns() == 1000
-    assert len(batcher.take(1000) or []) == 2
+    scheduler = batcher(delay_ns=1000)
+    offer(scheduler, 1)
+    offer(scheduler, 1, now_ns=600)
+    assert taken(scheduler, 999) is None
+    assert scheduler.wake_ns() == 1000
+    assert taken(scheduler, 1000) == (2, BatchClose.DELAY_OVER)
 
 
 def test_a_full_batch_does_not_wait() -> None:
-    batcher = DynamicBatcher(4, [], 1000)
-    for _ in range(5):
-        batcher.offer(rows_request(1), 0)
-    assert len(batcher.take(0) or []) == 4
-    assert batcher.take(0) is None
+    scheduler = batcher(max_rows=4, delay_ns=1000)
+    offer(scheduler, 1, 1, 1, 1, 1)
+    assert taken(scheduler, 0) == (4, BatchClose.FULL)
+    assert taken(scheduler, 0) is None
 
 
 def test_a_preferred_size_does_not_wait() -> None:
-    batcher = DynamicBatcher(8, [4], 1000)
-    for _ in range(4):
-        batcher.offer(rows_request(1), 0)
-    assert len(batcher.take(0) or []) == 4
+    scheduler = batcher(4, delay_ns=1000)
+    offer(scheduler, 1, 1, 1, 1)
+    assert taken(scheduler, 0) == (4, BatchClose.PREFERRED_SIZE)
 
 
 def test_a_batch_that_the_next_request_does_not_fit_does_not_wait() -> None:
-    batcher = DynamicBatcher(8, [], 1000)
-    for rows in (5, 5):
-        batcher.offer(rows_request(rows), 0)
-    assert len(batcher.take(0) or []) == 1
+    scheduler = batcher(delay_ns=1000)
+    offer(scheduler, 5, 5)
+    assert taken(scheduler, 0) == (1, BatchClose.FULL)
 
 
 def test_nothing_waits_without_a_delay() -> None:
-    batcher = DynamicBatcher(8, [4], 0)
-    batcher.offer(rows_request(1), 5)
-    assert batcher.wake_ns() is None
-    assert len(batcher.take(5) or []) == 1
+    scheduler = batcher(4)
+    offer(scheduler, 1, now_ns=5)
+    assert scheduler.wake_ns() is None
+    assert taken(scheduler, 5) == (1, BatchClose.QUEUE_EMPTY)
 
 
-@pytest.mark.parametrize("scheduler", [DefaultScheduler(), DynamicBatcher(8, [], 0)])
+def test_a_held_batcher_waits_for_that_many_requests_once() -> None:
+    scheduler = DynamicBatcher(BatcherRules(8, held_until_count=3))
+    offer(scheduler, 1, 1)
+    assert taken(scheduler, 0) is None
+    offer(scheduler, 1)
+    assert taken(scheduler, 0) == (3, BatchClose.QUEUE_EMPTY)
+    offer(scheduler, 1)
+    assert taken(scheduler, 0) == (1, BatchClose.QUEUE_EMPTY)
+
+
+@pytest.mark.parametrize("scheduler", [DefaultScheduler(), batcher(), batcher(2, 4)])
 def test_a_removed_request_does_not_run(scheduler: Scheduler) -> None:
     kept, dropped = rows_request(1), rows_request(1)
     scheduler.offer(dropped, 0)
@@ -102,5 +167,7 @@ def test_a_removed_request_does_not_run(scheduler: Scheduler) -> None:
     assert scheduler.remove(dropped)
     assert not scheduler.remove(dropped)
     assert len(scheduler) == 1
-    assert scheduler.take(0) == [kept]
+    batch = scheduler.take(0)
+    assert batch is not None
+    assert batch.requests == [kept]
     assert scheduler.take(0) is None

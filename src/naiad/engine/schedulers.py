@@ -1,0 +1,52 @@
+"""The scheduler that a model config asks for."""
+
+from naiad.model_config.schema import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
+from naiad.scheduling.default import DefaultScheduler
+from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
+from naiad.scheduling.queue import QueuePolicy, QueueRules, TimeoutAction
+from naiad.scheduling.scheduler import Scheduler
+
+
+def make_scheduler(
+    config: ModelConfig, *, instance_count: int, held_until_count: int = 0
+) -> Scheduler:
+    """Make the scheduler of one model version.
+
+    Args:
+        config: complete and valid.
+        instance_count: of the version.
+        held_until_count: see `BatcherRules`.
+    """
+    if not config.HasField("dynamic_batching"):
+        return DefaultScheduler()
+    batching = config.dynamic_batching
+    rules = BatcherRules(
+        # A model without a batch axis is queued by the same rules and never merged.
+        max_rows=max(config.max_batch_size, 1),
+        preferred_rows=tuple(batching.preferred_batch_size),
+        max_delay_ns=batching.max_queue_delay_microseconds * 1000 if config.max_batch_size else 0,
+        instance_count=instance_count,
+        is_order_preserved=batching.preserve_ordering,
+        held_until_count=held_until_count,
+    )
+    return DynamicBatcher(rules, _queue_rules(batching))
+
+
+def _queue_rules(batching: ModelDynamicBatching) -> QueueRules:
+    return QueueRules(
+        level_count=batching.priority_levels,
+        default_level=batching.default_priority_level,
+        default_policy=_policy(batching.default_queue_policy),
+        policies={
+            level: _policy(policy) for level, policy in batching.priority_queue_policy.items()
+        },
+    )
+
+
+def _policy(policy: ModelQueuePolicy) -> QueuePolicy:
+    return QueuePolicy(
+        timeout_action=TimeoutAction(policy.timeout_action),
+        default_timeout_ns=policy.default_timeout_microseconds * 1000,
+        is_override_allowed=policy.allow_timeout_override,
+        max_size=policy.max_queue_size,
+    )
