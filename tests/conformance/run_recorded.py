@@ -544,7 +544,6 @@ _HEADINGS: Mapping[str, str] = {
     "newer": "Newer releases of Triton answer differently than 2.51",
     "safer-default": "The safer setting is the default",
     "honest-health": "Health says what is true",
-    "served": "What Triton refuses and Naiad serves",
     "appended": "Triton's text, with advice appended",
     "insides": "Names of Triton's insides that Naiad does not have",
 }
