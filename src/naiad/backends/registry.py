@@ -1,9 +1,15 @@
-"""Which backends there are, each imported when the first model asks for it."""
+"""Which backends there are, each imported when the first model asks for it.
+
+Beside those of this package, an installed package may bring backends of its own as entry points of
+the group ``naiad.backends``: the name is what model configs call it, the value a class, or a
+function without arguments, that makes a `naiad.backends.base.Backend`.
+"""
 
 import importlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Final, cast
 
@@ -25,9 +31,25 @@ _ENTRIES: Final[Mapping[str, _Entry]] = MappingProxyType(
         "onnxruntime": _Entry(
             "naiad.backends.onnxruntime.backend", "OnnxRuntimeBackend", "onnxruntime", "naiad"
         ),
+        "openvino": _Entry(
+            "naiad.backends.openvino.backend", "OpenVinoBackend", "openvino", "naiad[openvino]"
+        ),
         "pytorch": _Entry(
             "naiad.backends.pytorch.backend", "PyTorchBackend", "torch", "naiad[torch]"
         ),
+    }
+)
+
+
+_GROUP: Final = "naiad.backends"
+_ADVICE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "tensorflow": (
+            "TensorFlow models are served as ONNX, since Triton too has dropped its TensorFlow "
+            "backend. Convert with 'python -m tf2onnx.convert --saved-model model.savedmodel "
+            "--output model.onnx' (Keras: first model.export('model.savedmodel')), put model.onnx "
+            "in place of the model, and leave backend and platform out of the config"
+        )
     }
 )
 
@@ -37,13 +59,17 @@ class BackendRegistry:
 
     def __init__(self) -> None:
         self._backends: dict[str, Backend] = {}
+        # A name of this package can't be taken by another.
+        self._installed = {
+            point.name: point for point in entry_points(group=_GROUP) if point.name not in _ENTRIES
+        }
         # Models load side by side in threads.
         self._lock = threading.Lock()
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every backend that a model config may name."""
-        return tuple(sorted(_ENTRIES))
+        return tuple(sorted({*_ENTRIES, *self._installed}))
 
     @property
     def loaded_names(self) -> tuple[str, ...]:
@@ -52,7 +78,7 @@ class BackendRegistry:
 
     def module_name(self, name: str) -> str:
         """Where a backend of `names` is, in Python's terms."""
-        return _ENTRIES[name].module
+        return _ENTRIES[name].module if name in _ENTRIES else self._installed[name].module
 
     def get(self, name: str) -> Backend:
         """The backend ``name``, imported now if it wasn't yet; that may take seconds.
@@ -60,21 +86,27 @@ class BackendRegistry:
         Raises:
             InvalidArgumentError: there is no backend of that name.
             UnsupportedError: its framework isn't installed; the message says how to install it.
+                Or it is another package's, and that can't be imported.
         """
         with self._lock:
             backend = self._backends.get(name)
             if backend is None:
-                backend = self._backends[name] = _create(name)
+                backend = self._backends[name] = self._create(name)
             return backend
 
-
-def _create(name: str) -> Backend:
-    entry = _ENTRIES.get(name)
-    if entry is None:
+    def _create(self, name: str) -> Backend:
+        if name in _ENTRIES:
+            return _create_own(name, _ENTRIES[name])
+        if name in self._installed:
+            return _create_installed(self._installed[name])
+        advice = _ADVICE.get(name, f"Available backends: {', '.join(self.names)}")
         raise InvalidArgumentError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the "
-            f"model configuration. Available backends: {', '.join(sorted(_ENTRIES))}"
+            f"model configuration. {advice}"
         )
+
+
+def _create_own(name: str, entry: _Entry) -> Backend:
     try:
         module = importlib.import_module(entry.module)
     except ModuleNotFoundError as error:
@@ -85,3 +117,21 @@ def _create(name: str) -> Backend:
             f"run: pip install '{entry.install}'"
         ) from error
     return cast("Backend", getattr(module, entry.class_name)())
+
+
+def _create_installed(point: EntryPoint) -> Backend:
+    package = f" of package '{point.dist.name}'" if point.dist is not None else ""
+    try:
+        backend = point.load()()
+    except Exception as error:  # another package's code may raise anything
+        raise UnsupportedError(
+            f"backend '{point.name}'{package} ({point.value}) can't be made: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    for method in ("complete_config", "load"):
+        if not callable(getattr(backend, method, None)):
+            raise UnsupportedError(
+                f"backend '{point.name}'{package} ({point.value}) is no backend: it has no method "
+                f"'{method}'; see naiad.backends.base.Backend"
+            )
+    return cast("Backend", backend)

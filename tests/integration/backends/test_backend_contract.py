@@ -1,5 +1,7 @@
 """What every backend must do, on one model: OUTPUT0 is INPUT0, FP32, of any shape."""
 
+import gc
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from naiad.backends.base import LoadedModel, ModelSource
 from naiad.backends.registry import BackendRegistry
 from naiad.errors import NaiadError
 from naiad.inference import datatypes
-from naiad.model_config.schema import ModelConfig, ModelInput, ModelOutput
+from naiad.model_config.schema import DataType, ModelConfig, ModelInput, ModelOutput
 
 
 def build_onnx(directory: Path) -> None:
@@ -25,6 +27,13 @@ def build_onnx(directory: Path) -> None:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
     model.ir_version = 8
     onnx.save(model, directory / "model.onnx")
+
+
+def build_openvino(directory: Path) -> None:
+    openvino = pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    build_onnx(directory)
+    model = openvino.Core().read_model(directory / "model.onnx")
+    openvino.save_model(model, directory / "model.xml", compress_to_fp16=False)
 
 
 def build_torchscript(directory: Path) -> None:
@@ -44,12 +53,13 @@ def build_nothing(directory: Path) -> None:
 CASES = [
     pytest.param("identity", build_nothing, id="identity"),
     pytest.param("onnxruntime", build_onnx, id="onnxruntime"),
+    pytest.param("openvino", build_openvino, id="openvino"),
     pytest.param("pytorch", build_torchscript, id="pytorch", marks=pytest.mark.slow),
 ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "model" in metafunc.fixturenames:
+    if "backend_name" in metafunc.fixturenames:
         metafunc.parametrize(("backend_name", "build"), CASES)
 
 
@@ -132,3 +142,69 @@ def test_an_output_outlives_its_instance(model: LoadedModel) -> None:
     instance.close()
     model.close()
     np.testing.assert_array_equal(output.data, np.full((2, 3), 5))
+
+
+def test_a_config_of_another_datatype_is_refused(source: ModelSource, backend_name: str) -> None:
+    if backend_name == "pytorch":
+        pytest.skip("a TorchScript file does not say what datatypes it takes")
+    source.config.output[0].data_type = DataType.TYPE_INT32
+    backend = BackendRegistry().get(backend_name)
+    with pytest.raises(NaiadError) as failure:
+        backend.load(source)
+    assert "OUTPUT0" in failure.value.message
+
+
+def test_a_closed_instance_leaves_the_others_alone(model: LoadedModel) -> None:
+    first, second = model.create_instance(0), model.create_instance(1)
+    first.close()
+    (output,) = second.execute({"INPUT0": np.ones((1, 2), np.float32)}, ["OUTPUT0"])
+    np.testing.assert_array_equal(output.data, [[1, 1]])
+
+
+def test_batches_of_many_sizes_keep_their_rows(model: LoadedModel) -> None:
+    instance = model.create_instance(0)
+    answers = []
+    for rows in (8, 1, 3, 8, 2):
+        given = np.arange(rows * 5, dtype=np.float32).reshape(rows, 5)
+        (output,) = instance.execute({"INPUT0": given}, ["OUTPUT0"])
+        answers.append((given, output.data))
+    # Compared at the end: an execution must not write into the outputs of one before.
+    for given, answer in answers:
+        np.testing.assert_array_equal(answer, given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cycles", [pytest.param(20), pytest.param(200, marks=pytest.mark.full)])
+def test_loading_and_unloading_leaves_no_memory_and_no_threads(
+    source: ModelSource, backend_name: str, cycles: int
+) -> None:
+    backend = BackendRegistry().get(backend_name)
+    rows = np.ones((8, 32768), np.float32)  # 1 MiB
+
+    def cycle() -> None:
+        model = backend.load(source)
+        instances = [model.create_instance(index) for index in range(2)]
+        for instance in instances:
+            instance.execute({"INPUT0": rows}, ["OUTPUT0"])
+            instance.close()
+        model.close()
+
+    # What a framework allocates once, it allocates in the first cycles.
+    for _ in range(10):
+        cycle()
+    memory, threads = resident_bytes(), thread_count()
+    for _ in range(cycles):
+        cycle()
+    # The inputs and outputs of the cycles alone are 80 and 800 MiB.
+    assert resident_bytes() - memory < 16 << 20
+    assert thread_count() <= threads
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))

@@ -1,11 +1,13 @@
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from naiad.backends.identity.backend import IdentityBackend
 from naiad.backends.registry import BackendRegistry
-from naiad.errors import InvalidArgumentError
+from naiad.errors import InvalidArgumentError, UnsupportedError
 
 
 def test_a_backend_is_made_once() -> None:
@@ -22,8 +24,73 @@ def test_an_unknown_backend_says_which_there_are() -> None:
         BackendRegistry().get("nonesuch")
     assert failure.value.message == (
         "unable to find backend library for backend 'nonesuch', try specifying runtime on the "
-        "model configuration. Available backends: identity, onnxruntime, pytorch"
+        "model configuration. Available backends: identity, onnxruntime, openvino, pytorch"
     )
+
+
+def test_tensorflow_models_are_told_how_to_become_onnx() -> None:
+    with pytest.raises(InvalidArgumentError) as failure:
+        BackendRegistry().get("tensorflow")
+    assert failure.value.message.startswith("unable to find backend library for backend 'tensorf")
+    assert "python -m tf2onnx.convert --saved-model model.savedmodel" in failure.value.message
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Installs a package ``thirdparty`` with one backend, as far as Python can tell."""
+
+    def install_one(entry_point: str, code: str) -> None:
+        module = f"thirdparty_{tmp_path.name}"
+        (tmp_path / f"{module}.py").write_text(code)
+        metadata = tmp_path / "thirdparty-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: thirdparty\nVersion: 1.0\n"
+        )
+        (metadata / "entry_points.txt").write_text(
+            f"[naiad.backends]\n{entry_point.replace('thirdparty', module)}\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install_one
+
+
+GOOD = """
+class Backend:
+    def complete_config(self, source): pass
+    def load(self, source): pass
+"""
+
+
+def test_another_package_may_bring_a_backend(install: Callable[[str, str], None]) -> None:
+    install("abacus = thirdparty:Backend", GOOD)
+    registry = BackendRegistry()
+    assert "abacus" in registry.names
+    assert registry.module_name("abacus").startswith("thirdparty_")
+    backend = registry.get("abacus")
+    assert type(backend).__name__ == "Backend"
+    assert registry.get("abacus") is backend
+
+
+def test_another_package_can_not_take_a_name_of_ours(install: Callable[[str, str], None]) -> None:
+    install("identity = thirdparty:Backend", GOOD)
+    assert isinstance(BackendRegistry().get("identity"), IdentityBackend)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("1 / 0", "of package 'thirdparty' .* can't be made: ZeroDivisionError: division by zero"),
+        ("Other = 1", "can't be made: AttributeError: .* has no attribute 'Backend'"),
+        ("class Backend: pass", "is no backend: it has no method 'complete_config'"),
+    ],
+)
+def test_a_backend_of_another_package_that_can_not_be_made_is_named(
+    code: str, text: str, install: Callable[[str, str], None]
+) -> None:
+    install("abacus = thirdparty:Backend", code)
+    with pytest.raises(UnsupportedError, match=text):
+        BackendRegistry().get("abacus")
 
 
 SCRIPT = """
