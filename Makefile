@@ -43,7 +43,7 @@ test-all: $(INSTALLED) ## the tests, every matrix whole
 	$(BIN)/pytest -n $(TEST_WORKERS)
 
 conformance: $(INSTALLED) ## compare the server with a real Triton's recorded answers
-	$(BIN)/python tests/conformance/run_recorded.py
+	$(BIN)/python tests/conformance/run_recorded.py --grpc
 
 conformance-onnx: $(INSTALLED) ## run the ONNX project's own test suite through the server
 	$(BIN)/python tests/conformance/onnx/run_suite.py --json tests/conformance/onnx/results.json
