@@ -10,10 +10,6 @@ def require_supported(config: ModelConfig) -> None:
     Raises:
         UnsupportedError: with what to do instead.
     """
-    if config.HasField("ensemble_scheduling"):
-        raise UnsupportedError(
-            "this release does not run ensembles yet; call the models one after the other"
-        )
     if config.HasField("sequence_batching"):
         raise UnsupportedError(
             "this release does not run the sequence batcher yet; remove sequence_batching "

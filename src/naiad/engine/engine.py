@@ -143,7 +143,7 @@ class Engine:
         log_settings: LogSettings | None = None,
     ) -> None:
         self._options = options
-        self._lifecycle = Lifecycle(loader, clock, options.loads)
+        self._lifecycle = Lifecycle(loader, clock, options.loads, self)
         self._clock = clock
         self._is_started = False
         self._is_draining = False
@@ -161,15 +161,7 @@ class Engine:
     async def start(self) -> dict[str, NaiadError]:
         """Load the models of the start; returns those that failed, with the reason."""
         names = await asyncio.to_thread(self._startup_names)
-        results = await asyncio.gather(
-            *(self._lifecycle.load(name, Override()) for name in names), return_exceptions=True
-        )
-        failures: dict[str, NaiadError] = {}
-        for name, result in zip(names, results, strict=True):
-            if isinstance(result, NaiadError):
-                failures[name] = result
-            elif isinstance(result, BaseException):
-                raise result
+        failures = await self._lifecycle.load_all(dict.fromkeys(names, Override()))
         self._is_started = True
         if self._options.control_mode is ModelControlMode.POLL:
             self._polling = asyncio.create_task(self._poll())
@@ -256,6 +248,10 @@ class Engine:
         """The caller went away; the request's callback is not called any more."""
         model.executor.cancel(request)
 
+    def next_trace_id(self) -> int:
+        """An id for the trace of a request that another one causes."""
+        return self.traces.next_trace_id()
+
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
         """Names, datatypes and shapes of a model's inputs and outputs."""
         model = self.find(name, version)
@@ -331,9 +327,18 @@ class Engine:
         await self._lifecycle.load(name, Override(config_json, files))
 
     async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
-        """Stop serving a model; accepted requests still finish after this returns."""
+        """Stop serving a model; accepted requests still finish after this returns.
+
+        Args:
+            name: of the model.
+            unload_dependents: of an ensemble, also the models of its steps that were loaded for
+                its sake and that no other ensemble calls.
+
+        Raises:
+            UnavailableError: the server does not run with explicit model control.
+        """
         self._require_explicit_control()
-        await self._lifecycle.unload(name)
+        await self._lifecycle.unload(name, with_steps=unload_dependents)
 
     def _require_explicit_control(self) -> None:
         if self._options.control_mode is not ModelControlMode.EXPLICIT:

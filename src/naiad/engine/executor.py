@@ -305,7 +305,11 @@ class Executor:
         statistics.compute_input.add(input_ns * count, count)
         statistics.compute_infer.add(infer_ns * count, count)
         statistics.compute_output.add(output_ns * count, count)
-        rows = sum(request.batch_size for request in execution.requests)
+        rows = 0
+        for request in execution.requests:
+            rows += request.batch_size
+            if request.compute_times is not None:
+                request.compute_times.add(input_ns, infer_ns, output_ns)
         batch = statistics.batches.get(rows)
         if batch is None:
             batch = statistics.batches[rows] = BatchStatistic()

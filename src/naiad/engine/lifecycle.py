@@ -6,12 +6,21 @@ in at once: while a model reloads, its old version serves, and when the reload f
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 from naiad.clock import Clock
+from naiad.engine.dependencies import (
+    DependencyError,
+    LoadRound,
+    StepState,
+    Waits,
+    check_dependencies,
+    step_names,
+)
+from naiad.engine.ensemble import ComposingModels, EnsembleExecutor
 from naiad.engine.executor import Executor
 from naiad.engine.loader import (
     FolderStamp,
@@ -24,6 +33,7 @@ from naiad.engine.loader import (
 from naiad.engine.model import Model
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
 from naiad.inference.states import ModelState
+from naiad.scheduling.ensemble import EnsembleGraph
 
 _log = logging.getLogger(__name__)
 
@@ -69,17 +79,23 @@ class ModelEntry:
         has_config: a config could be read at least once, so there are versions to speak of.
         stamp: of the folder at the last attempt to load it, successful or not.
         is_wanted: the last thing that was asked for is a load, so what failed is missing.
+        is_explicit: it was asked for by itself, and not only as the step of an ensemble.
+        steps: of an ensemble, the models that it calls.
+        suspended: what an ensemble served until a step went away, and will when it is back.
     """
 
     __slots__ = (
         "failure",
         "has_config",
+        "is_explicit",
         "is_wanted",
         "latest",
         "lock",
         "name",
         "plan",
         "stamp",
+        "steps",
+        "suspended",
         "versions",
     )
 
@@ -92,6 +108,9 @@ class ModelEntry:
         self.has_config = False
         self.stamp: FolderStamp | None = None
         self.is_wanted = True
+        self.is_explicit = False
+        self.steps: tuple[str, ...] = ()
+        self.suspended: ModelPlan | None = None
         # Loads and unloads of one model follow each other; those of different models don't wait.
         self.lock = asyncio.Lock()
 
@@ -132,13 +151,24 @@ class ModelEntry:
 
 
 class Lifecycle:
-    """Loads and unloads models, and knows the state of each version."""
+    """Loads and unloads models, and knows the state of each version.
 
-    def __init__(self, loader: Loader, clock: Clock, options: LoadOptions) -> None:
+    Args:
+        loader: reads models and makes instances.
+        clock: of the statistics.
+        options: how loads are done.
+        models: where ensembles find the models of their steps.
+    """
+
+    def __init__(
+        self, loader: Loader, clock: Clock, options: LoadOptions, models: ComposingModels
+    ) -> None:
         self._loader = loader
         self._options = options
         self._threads = ThreadPoolExecutor(options.thread_count, "load")
         self._clock = clock
+        self._models = models
+        self._waits = Waits()
         self.entries: dict[str, ModelEntry] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsettled: dict[str, FolderStamp] = {}
@@ -158,11 +188,32 @@ class Lifecycle:
         Raises:
             NaiadError: why it did not load; what served before still serves.
         """
+        failures = await self.load_all({name: override})
+        if failures:
+            raise failures[name]
+
+    async def load_all(self, models: Mapping[str, Override]) -> dict[str, NaiadError]:
+        """Load several models side by side, each after the steps that it needs.
+
+        Returns:
+            Those that did not load, with the reason.
+        """
+        loads = LoadRound(self._load)
+        failures = await loads.load(models)
+        for name in models:
+            if name in self.entries:
+                self.entries[name].is_explicit = True
+        await self._follow(loads.changed)
+        return failures
+
+    async def _load(self, name: str, override: Override, loads: LoadRound) -> None:
         entry = self.entries.get(name) or ModelEntry(name)
         async with entry.lock:
             stamp = await asyncio.to_thread(self._loader.stamp, name)
             if entry.plan is not None and _is_in_force(entry.plan, override, stamp):
                 entry.failure = None
+                # A step may have changed although its ensemble has not.
+                await self._load_steps(entry, loads)
                 return
             if stamp is not None:
                 self.entries[name] = entry
@@ -177,19 +228,40 @@ class Lifecycle:
                 raise entry.failure from error
             # A model that consists of overriding files alone is in no repository.
             self.entries[name] = entry
-            entry.has_config = True
             plan.stamp = stamp
+            entry.steps = step_names(plan.config)
+            if entry.steps:
+                await self._prepare_ensemble(entry, plan, loads)
+            entry.has_config = True
             await self._load_plan(entry, plan)
+            loads.changed.add(name)
 
-    async def unload(self, name: str) -> None:
-        """Stop giving a model requests; returns at once, while accepted ones finish."""
+    async def unload(self, name: str, *, with_steps: bool = False) -> None:
+        """Stop giving a model requests; returns at once, while accepted ones finish.
+
+        Ensembles that call the model stop, too, until it is back.
+
+        Args:
+            name: of the model.
+            with_steps: of an ensemble, also the models that were loaded for its sake alone.
+        """
         entry = self.entries.get(name)
         if entry is None:
             return
+        await self._unload(entry)
+        await self._follow({name})
+        if with_steps:
+            for step in entry.steps:
+                known = self.entries.get(step)
+                if known is None or known.is_explicit or self._callers({step}):
+                    continue
+                await self.unload(step, with_steps=True)
+
+    async def _unload(self, entry: ModelEntry) -> None:
         async with entry.lock:
-            entry.plan = None
+            entry.plan = entry.suspended = None
+            entry.is_wanted = entry.is_explicit = False
             self._retire(entry, list(entry.versions))
-            entry.is_wanted = False
 
     async def poll(self) -> None:
         """Bring every model to what the repositories now hold.
@@ -209,17 +281,105 @@ class Lifecycle:
             await self.unload(name)
             self.entries[name].stamp = None
         # Failures are in the log and in the index; nobody waits for them here.
-        await asyncio.gather(
-            *(self.load(name, Override()) for name in settled), return_exceptions=True
-        )
+        await self.load_all(dict.fromkeys(settled, Override()))
+        # What could not load for want of a step may be able to now.
+        waiting = [
+            entry.name
+            for entry in self.entries.values()
+            if entry.plan is None and entry.is_wanted and not set(settled).isdisjoint(entry.steps)
+        ]
+        await self.load_all({n: Override() for n in waiting if n in stamps and n not in settled})
 
     async def unload_all(self) -> None:
         """Unload every model and wait until nothing runs any more."""
-        for name in list(self.entries):
-            await self.unload(name)
+        for entry in list(self.entries.values()):
+            await self._unload(entry)
         while self._retiring:
             await asyncio.gather(*self._retiring)
         self._threads.shutdown(wait=False)
+
+    async def _prepare_ensemble(self, entry: ModelEntry, plan: ModelPlan, loads: LoadRound) -> None:
+        """Load the steps of an ensemble and see whether it can run on them.
+
+        Raises:
+            InvalidArgumentError: it can't.
+        """
+        try:
+            failures = await self._load_steps(entry, loads)
+            self._check_steps(plan, failures)
+        except DependencyError as error:
+            entry.failure = error
+            _log.error("failed to load '%s': %s", entry.name, error.reason())
+            # The line end is Triton's, whose text has a line for each failure.
+            text = f"load failed for model '{entry.name}': {error.message}\n"
+            raise InvalidArgumentError(text) from error
+
+    async def _load_steps(self, entry: ModelEntry, loads: LoadRound) -> dict[str, NaiadError]:
+        """Load what an ensemble calls. Its lock is held, and `Waits` sees to it that this ends."""
+        if not entry.steps:
+            return {}
+        self._waits.begin(entry.name, entry.steps)
+        try:
+            return await loads.load(
+                {name: Override() for name in entry.steps if not self._has_given_files(name)}
+            )
+        finally:
+            self._waits.end(entry.name)
+
+    def _has_given_files(self, name: str) -> bool:
+        """Whether a client brought the model's files, which a load from the disk would undo."""
+        entry = self.entries.get(name)
+        return entry is not None and entry.plan is not None and bool(entry.plan.override.files)
+
+    def _check_steps(self, plan: ModelPlan, failures: Mapping[str, NaiadError]) -> None:
+        names = step_names(plan.config)
+        check_dependencies(plan.config, {name: self._step_state(name, failures) for name in names})
+
+    def _step_state(self, name: str, failures: Mapping[str, NaiadError]) -> StepState:
+        entry = self.entries.get(name)
+        if entry is None:
+            return StepState(is_known=False)
+        failure = entry.failure or failures.get(name)
+        return StepState(
+            entry.has_config or isinstance(failure, DependencyError),
+            {model.version: model.config for model in entry.ready_models()},
+            failure,
+        )
+
+    def _callers(self, names: Iterable[str]) -> list[ModelEntry]:
+        """The ensembles that serve, or would, and call one of these models."""
+        called = set(names)
+        found = []
+        for entry in self.entries.values():
+            plan = entry.plan or entry.suspended
+            if plan is not None and not called.isdisjoint(step_names(plan.config)):
+                found.append(entry)
+        return found
+
+    async def _follow(self, changed: Iterable[str]) -> None:
+        """Let the ensembles that call these models follow the change, and theirs after them."""
+        changed = set(changed)
+        callers = [entry for entry in self._callers(changed) if entry.name not in changed]
+        for entry in callers:
+            await self._reload_ensemble(entry)
+        if callers:
+            await self._follow(entry.name for entry in callers)
+
+    async def _reload_ensemble(self, entry: ModelEntry) -> None:
+        async with entry.lock:
+            plan = entry.plan or entry.suspended
+            if plan is None:
+                return
+            try:
+                self._check_steps(plan, {})
+                await self._load_plan(entry, plan)
+            except NaiadError as error:
+                _log.warning("ensemble '%s' stops: %s", entry.name, error.message)
+                entry.failure = error
+                entry.plan, entry.suspended = None, plan
+                self._retire(entry, list(entry.versions))
+            else:
+                entry.suspended = None
 
     async def _load_plan(self, entry: ModelEntry, plan: ModelPlan) -> None:
         for version in plan.versions:
@@ -265,6 +425,8 @@ class Lifecycle:
 
     async def _load_version(self, plan: ModelPlan, version: int) -> Model:
         """One version, warmed up and in nobody's reach yet."""
+        if plan.config.HasField("ensemble_scheduling"):
+            return await self._make_ensemble(plan, version)
         item = await self._in_thread(self._loader.load, plan, version)
         model = self._make_model(plan, item)
         try:
@@ -321,14 +483,29 @@ class Lifecycle:
             item.version, item.signature, item.scheduler, item.instances, self._clock
         )
         return Model(
-            plan.config.name,
-            item.version,
             plan.config,
+            item.version,
             item.signature,
             item.labels,
             executor,
             item.loaded,
         )
+
+    async def _make_ensemble(self, plan: ModelPlan, version: int) -> Model:
+        own = await self._in_thread(self._loader.read_labels, plan)
+        executor = EnsembleExecutor(version, plan.config, self._models, self._clock)
+        labels = self._step_labels(executor.graph) | own
+        return Model(plan.config, version, executor.signature, labels, executor, None)
+
+    def _step_labels(self, graph: EnsembleGraph) -> dict[str, list[str]]:
+        """The labels that the models of the steps have for what they write."""
+        labels = {}
+        for step in graph.steps:
+            model = self._models.find(step.model_name, step.model_version)
+            for output, tensor in step.outputs.items():
+                if output in model.labels:
+                    labels[tensor] = model.labels[output]
+        return labels
 
     def _retire(self, entry: ModelEntry, versions: Iterable[int]) -> None:
         for version in versions:

@@ -188,6 +188,9 @@ class Loader:
             _log.warning(
                 "model '%s': this release does not act on %s yet", config.name, ", ".join(ignored)
             )
+        if config.HasField("ensemble_scheduling"):
+            validate_for_load(config)
+            return
         if self._options.is_gpu_replaced and move_to_cpu(config):
             _log.warning(
                 "model '%s': its config asks for GPUs; it runs on the CPU, as --gpu-fallback=cpu "
@@ -223,6 +226,10 @@ class Loader:
         return LoadedVersion(
             version, signature, self._scheduler(config), labels, loaded, instances, warmup
         )
+
+    def read_labels(self, plan: ModelPlan) -> dict[str, list[str]]:
+        """Class labels by output, for the outputs whose labels the config names a file of."""
+        return read_labels(plan.folder, plan.config)
 
     def _plan_from(self, name: str, folder: ModelFolder, override: Override) -> ModelPlan:
         try:

@@ -7,6 +7,7 @@ from naiad.inference.tensor import Tensor
 
 if TYPE_CHECKING:
     from naiad.inference.response import InferResponse
+    from naiad.inference.statistics import ComputeTimes
     from naiad.inference.trace import Trace
 
 ParameterValue = bool | int | float | str
@@ -39,11 +40,13 @@ class InferRequest:
         received_ns: when its first byte was there, on the engine's clock.
         queued_ns: when it was handed to the scheduler.
         trace: what is written down about it; None for a request that is not traced.
+        compute_times: where its share of the model's time is added up; None where nobody asks.
     """
 
     __slots__ = (
         "batch_key",
         "batch_size",
+        "compute_times",
         "correlation_id",
         "inputs",
         "is_cancelled",
@@ -84,3 +87,4 @@ class InferRequest:
         self.queued_ns = 0
         self.is_cancelled = False
         self.trace: Trace | None = None
+        self.compute_times: ComputeTimes | None = None

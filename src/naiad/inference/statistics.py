@@ -31,6 +31,27 @@ class DurationStatistic:
         self.ns += ns
 
 
+class ComputeTimes:
+    """What the models spent on one request, however many of them took part in it.
+
+    Attributes:
+        input_ns, infer_ns, output_ns: joining inputs, in the models, and taking their outputs.
+    """
+
+    __slots__ = ("infer_ns", "input_ns", "output_ns")
+
+    def __init__(self) -> None:
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
+
+    def add(self, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Add one execution."""
+        self.input_ns += input_ns
+        self.infer_ns += infer_ns
+        self.output_ns += output_ns
+
+
 @dataclass(slots=True)
 class BatchStatistic:
     """Executions of one batch size."""

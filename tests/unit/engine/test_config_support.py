@@ -18,7 +18,6 @@ output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("ensemble_scheduling { }", "one after the other"),
         ("sequence_batching { }", "keep the state in the client"),
         ("batch_input { }", "take its tensors from the requests"),
         ("batch_output { }", "take its tensors from the requests"),

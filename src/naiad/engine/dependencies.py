@@ -1,0 +1,173 @@
+"""Ensembles need their steps: who is loaded before whom, and what a missing step means.
+
+Source: Triton, ``model_repository_manager.cc`` (DependencyGraph, CheckNode).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from naiad.engine.loader import Override
+from naiad.errors import InvalidArgumentError, NaiadError
+from naiad.model_config.ensemble_steps import check_steps
+from naiad.model_config.schema import ModelConfig
+
+_LATEST = -1
+
+
+class DependencyError(InvalidArgumentError):
+    """An ensemble can't run on the models of its steps."""
+
+
+class CircularDependencyError(DependencyError):
+    """An ensemble is, over some others, a step of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """What an ensemble finds of a model that it calls.
+
+    Attributes:
+        is_known: the repository has a model of that name, with a config that can be read.
+        configs: by version that serves.
+        failure: why it doesn't serve as it should; None where it does.
+    """
+
+    is_known: bool
+    configs: Mapping[int, ModelConfig] = field(default_factory=dict)
+    failure: NaiadError | None = None
+
+
+def step_names(config: ModelConfig) -> tuple[str, ...]:
+    """The models that an ensemble calls, each once, in the order of its steps; else none."""
+    return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+
+
+def check_dependencies(config: ModelConfig, steps: Mapping[str, StepState]) -> None:
+    """Hold an ensemble against what there is of its steps, and note whether it is decoupled.
+
+    Args:
+        config: of the ensemble; its transaction policy is filled in.
+        steps: by name, all of them.
+
+    Raises:
+        DependencyError: Triton's text about the first thing that is missing or does not fit.
+    """
+    missing = sorted(name for name, step in steps.items() if not step.is_known)
+    if missing:
+        raise DependencyError(
+            f"ensemble {config.name} contains models that are not available or ambiguous: "
+            f"{', '.join(missing)}"
+        )
+    for name, step in steps.items():
+        _check_step(config, name, step)
+    latest = {name: step.configs[max(step.configs)] for name, step in steps.items()}
+    try:
+        is_decoupled = check_steps(config, latest)
+    except InvalidArgumentError as error:
+        raise DependencyError(error.message) from error
+    config.model_transaction_policy.decoupled = is_decoupled
+
+
+def _check_step(config: ModelConfig, name: str, step: StepState) -> None:
+    prefix = f"ensemble '{config.name}' depends on '{name}'"
+    if not step.configs:
+        failure = step.failure
+        if isinstance(failure, CircularDependencyError):
+            raise CircularDependencyError(failure.message)
+        if isinstance(failure, DependencyError):
+            raise DependencyError(
+                f"{prefix} which is not valid. Model '{name}' failed with error: {failure.message}"
+            )
+        message = f"{prefix} which has no loaded version."
+        if failure is not None:
+            text = failure.message.removeprefix(f"load failed for model '{name}': ")
+            message += f" Model '{name}' loading failed with error: {text.rstrip()}"
+        raise DependencyError(message)
+    for version in sorted(_versions(config, name)):
+        if version not in step.configs:
+            advice = "" if version else " Write 'model_version: -1' for the latest."
+            raise DependencyError(
+                f"{prefix} whose required version {version} is not loaded.{advice}"
+            )
+
+
+def _versions(config: ModelConfig, name: str) -> set[int]:
+    steps = config.ensemble_scheduling.step
+    return {step.model_version for step in steps if step.model_name == name} - {_LATEST}
+
+
+class Waits:
+    """Which ensembles wait for which steps right now, so that none ever waits for itself."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, Sequence[str]] = {}
+
+    def begin(self, ensemble: str, steps: Sequence[str]) -> None:
+        """Note that an ensemble is going to wait.
+
+        Raises:
+            CircularDependencyError: one of the steps waits for the ensemble.
+        """
+        for step in steps:
+            last = self._path_end(step, ensemble) if step != ensemble else ensemble
+            if last is not None:
+                raise CircularDependencyError(
+                    f"circular dependency between ensembles: {ensemble} -> ... -> {last} -> "
+                    f"{ensemble}"
+                )
+        self._steps[ensemble] = steps
+
+    def end(self, ensemble: str) -> None:
+        """The ensemble waits no more."""
+        self._steps.pop(ensemble, None)
+
+    def _path_end(self, start: str, goal: str) -> str | None:
+        """Who waits for ``goal`` itself, of those that ``start`` waits for in any way."""
+        seen = {start}
+        names = [start]
+        while names:
+            name = names.pop()
+            steps = self._steps.get(name, ())
+            if goal in steps:
+                return name
+            names.extend(step for step in steps if step not in seen)
+            seen.update(steps)
+        return None
+
+
+class LoadRound:
+    """Loads that belong together: each model is loaded once, however many ensembles call it.
+
+    Args:
+        load: loads one model; what else that needs, it asks of the round.
+
+    Attributes:
+        changed: what was loaded anew, so that ensembles which call it have to look again.
+    """
+
+    def __init__(
+        self, load: Callable[[str, Override, "LoadRound"], Coroutine[None, None, None]]
+    ) -> None:
+        self._load = load
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.changed: set[str] = set()
+
+    async def load(self, models: Mapping[str, Override]) -> dict[str, NaiadError]:
+        """Load models side by side; returns those that failed, with the reason."""
+        tasks = [self._begin(name, override) for name, override in models.items()]
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        failures: dict[str, NaiadError] = {}
+        for name, result in zip(models, results, strict=True):
+            if isinstance(result, NaiadError):
+                failures[name] = result
+            elif isinstance(result, BaseException):
+                raise result
+        return failures
+
+    def _begin(self, name: str, override: Override) -> asyncio.Task[None]:
+        task = self._tasks.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._load(name, override, self))
+            self._tasks[name] = task
+        return task
