@@ -1,8 +1,13 @@
-"""What a backend is: three small classes between the engine and a framework.
+"""What a backend is: five methods between the engine and a framework.
 
-A backend turns a model version into instances; an instance executes one batch at a time in a
-thread of its own. The engine joins the rows of a batch before and splits them after, so an
-instance sees whole arrays and knows nothing of requests.
+``complete_config`` and ``load`` of the backend, ``create_instance`` of the model that it loads,
+``execute`` of an instance, and ``close`` of the last two. A backend turns a model version into
+instances; an instance executes one batch at a time in a thread of its own. The engine joins the
+rows of a batch before and splits them after, so an instance sees whole arrays and knows nothing of
+requests.
+
+Other packages bring backends of their own by the entry point group ``naiad.backends``; an example
+is in ``examples/sklearn_backend``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,8 +61,12 @@ class Instance(Protocol):
         Returns:
             One tensor per name, in that order, with the datatype that the model really gave.
 
+        The outputs belong to the caller: an execution that follows must not write to them, and they
+        live on after `close`. The inputs are the caller's and are gone when this returns.
+
         Raises:
-            NaiadError: the model failed on this batch; the message reaches the clients.
+            NaiadError: the model failed on this batch; the message reaches the clients. Any other
+                exception is answered as an internal error with its class and text.
         """
         ...
 

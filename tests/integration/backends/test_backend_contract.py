@@ -161,6 +161,13 @@ def test_a_closed_instance_leaves_the_others_alone(model: LoadedModel) -> None:
     np.testing.assert_array_equal(output.data, [[1, 1]])
 
 
+def test_an_output_is_not_the_input_itself(model: LoadedModel) -> None:
+    # The memory of a request takes the next one while an answer may be on its way.
+    rows = np.ones((2, 3), np.float32)
+    (output,) = model.create_instance(0).execute({"INPUT0": rows}, ["OUTPUT0"])
+    assert not np.shares_memory(output.data, rows)
+
+
 def test_batches_of_many_sizes_keep_their_rows(model: LoadedModel) -> None:
     instance = model.create_instance(0)
     answers = []
