@@ -154,7 +154,8 @@ def test_each_deliberate_kind_is_described() -> None:
 
 
 def test_each_pending_entry_names_its_issue_and_known_cases() -> None:
-    cases = {each["id"] for each in replay.load("http_cases.jsonl")}
+    files = ("http_cases.jsonl", "grpc_cases.jsonl")
+    cases = {each["id"] for name in files for each in replay.load(name)}
     for entry in read_list(PENDING):
         assert entry["issue"]
         assert set(entry) - {"issue"}, "it would excuse everything"
