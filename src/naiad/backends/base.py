@@ -62,7 +62,7 @@ class Instance(Protocol):
             One tensor per name, in that order, with the datatype that the model really gave.
 
         The outputs belong to the caller: an execution that follows must not write to them, and they
-        live on after `close`. The inputs are the caller's and are gone when this returns.
+        live on after `close`. An output may be a view of an input, which numpy then keeps alive.
 
         Raises:
             NaiadError: the model failed on this batch; the message reaches the clients. Any other
