@@ -23,7 +23,6 @@ from naiad.engine.dependencies import (
 from naiad.engine.ensemble import ComposingModels, EnsembleExecutor
 from naiad.engine.executor import Executor
 from naiad.engine.loader import (
-    FolderStamp,
     LoadedVersion,
     Loader,
     ModelPlan,
@@ -33,6 +32,7 @@ from naiad.engine.loader import (
 from naiad.engine.model import Model
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
 from naiad.inference.states import ModelState
+from naiad.repository.layout import FolderStamp
 from naiad.scheduling.ensemble import EnsembleGraph
 
 _log = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ from naiad.model_config.signature import ModelSignature
 from naiad.model_config.validate import validate_config, validate_for_load
 from naiad.repository.containment import check_containment
 from naiad.repository.layout import (
+    FolderStamp,
     ModelFolder,
     list_artifacts,
     read_config,
@@ -34,14 +35,11 @@ from naiad.repository.layout import (
     scan_repositories,
 )
 from naiad.repository.paths import check_model_name, resolve_inside
+from naiad.repository.repositories import Repositories, Storage
 from naiad.repository.version_policy import select_versions
 from naiad.scheduling.scheduler import Scheduler
 
 _log = logging.getLogger(__name__)
-
-
-# Name, size in bytes and modification time in nanoseconds of every file of a model.
-FolderStamp = tuple[tuple[str, int, int], ...]
 
 
 class NoVersionError(InvalidArgumentError):
@@ -54,6 +52,7 @@ class LoaderOptions:
 
     Attributes:
         repositories: folders of model folders.
+        storages: repositories that are no folders of this machine.
         config_name: ``--model-config-name``; empty for ``config.pbtxt``.
         is_completion_disabled: ``--disable-auto-complete-config``.
         allow_file_override: whether a load request may bring model files.
@@ -64,6 +63,7 @@ class LoaderOptions:
     """
 
     repositories: tuple[Path, ...]
+    storages: tuple[Storage, ...] = ()
     config_name: str = ""
     is_completion_disabled: bool = False
     allow_file_override: bool = False
@@ -96,7 +96,7 @@ class ModelPlan:
         versions: ascending.
         override: what the load request put in place of the repository's own files.
         stamp: how the model lay in the repository when this was planned.
-        files: keeps overriding files on disk for as long as the plan lives.
+        files: keeps what was copied to this machine on its disk for as long as the plan lives.
     """
 
     config: ModelConfig
@@ -126,21 +126,19 @@ class Loader:
     def __init__(self, options: LoaderOptions, backends: BackendRegistry) -> None:
         self._options = options
         self._backends = backends
+        self._repositories = Repositories(options.repositories, options.storages)
 
     def names(self) -> dict[str, str]:
         """All models in the repositories, sorted, each with why it can't be loaded, if it can't."""
-        folders = scan_repositories(self._options.repositories)
-        return {name: folder.problem for name, folder in folders.items()}
+        return self._repositories.problems()
 
     def stamp(self, name: str) -> FolderStamp | None:
-        """How a model lies on disk; None where there is none of that name."""
-        folder = scan_repositories(self._options.repositories).get(name)
-        return None if folder is None else _stamp(folder)
+        """How a model lies in its repository; None where there is none of that name."""
+        return self._repositories.stamp(name)
 
     def stamps(self) -> dict[str, FolderStamp]:
-        """How every model of the repositories that can be loaded lies on disk."""
-        folders = scan_repositories(self._options.repositories)
-        return {name: _stamp(folder) for name, folder in folders.items() if not folder.problem}
+        """How every model of the repositories that can be loaded lies there."""
+        return self._repositories.stamps()
 
     def plan(self, name: str, override: Override) -> ModelPlan:
         """Find a model and read its config.
@@ -150,30 +148,12 @@ class Loader:
             NaiadError: there is no such model, or its config is not one that Triton would poll.
         """
         check_model_name(name)
-        if not override.files:
-            folder = scan_repositories(self._options.repositories).get(name)
-            if folder is None:
-                _log.error(
-                    "failed to poll model '%s': model not found in any model repository.", name
-                )
-                raise InternalError(
-                    f"failed to load '{name}', failed to poll from model repository"
-                )
-            if folder.problem:
-                _log.error("failed to poll model '%s': %s", name, folder.problem)
-                raise InternalError(
-                    f"failed to load '{name}', failed to poll from model repository: "
-                    f"{folder.problem}"
-                )
-            return self._plan_from(name, folder, override)
-        self._check_files_are_taken(name, override)
-        files = TemporaryDirectory(prefix="naiad-override-")
+        folder, files = self._place(name, override)
         try:
-            _write_files(Path(files.name), name, override.files)
-            folder = scan_repositories([Path(files.name)])[name]
             plan = self._plan_from(name, folder, override)
         except BaseException:
-            files.cleanup()
+            if files is not None:
+                files.cleanup()
             raise
         plan.files = files
         return plan
@@ -230,6 +210,38 @@ class Loader:
     def read_labels(self, plan: ModelPlan) -> dict[str, list[str]]:
         """Class labels by output, for the outputs whose labels the config names a file of."""
         return read_labels(plan.folder, plan.config)
+
+    def _place(
+        self, name: str, override: Override
+    ) -> "tuple[ModelFolder, TemporaryDirectory[str] | None]":
+        """The model as a folder of this machine, and what removes it where it is a copy."""
+        if override.files:
+            return self._write_override(name, override)
+        return self._repositories.localize(self._find(name))
+
+    def _find(self, name: str) -> ModelFolder:
+        folder = self._repositories.find(name)
+        if folder is None:
+            _log.error("failed to poll model '%s': model not found in any model repository.", name)
+            raise InternalError(f"failed to load '{name}', failed to poll from model repository")
+        if folder.problem:
+            _log.error("failed to poll model '%s': %s", name, folder.problem)
+            raise InternalError(
+                f"failed to load '{name}', failed to poll from model repository: {folder.problem}"
+            )
+        return folder
+
+    def _write_override(
+        self, name: str, override: Override
+    ) -> "tuple[ModelFolder, TemporaryDirectory[str]]":
+        self._check_files_are_taken(name, override)
+        files = TemporaryDirectory(prefix="naiad-override-")
+        try:
+            _write_files(Path(files.name), name, override.files)
+            return scan_repositories([Path(files.name)])[name], files
+        except BaseException:
+            files.cleanup()
+            raise
 
     def _plan_from(self, name: str, folder: ModelFolder, override: Override) -> ModelPlan:
         try:
@@ -313,15 +325,3 @@ def _instance_names(config: ModelConfig) -> list[str]:
         if not group.passive
         for index in range(max(group.count, 1))
     ]
-
-
-def _stamp(folder: ModelFolder) -> FolderStamp:
-    """Two stamps are equal when nothing changed in between."""
-    entries = []
-    for path in sorted(folder.path.rglob("*")):
-        try:
-            status = path.stat()
-        except FileNotFoundError:  # removed since it was listed
-            continue
-        entries.append((str(path.relative_to(folder.path)), status.st_size, status.st_mtime_ns))
-    return tuple(entries)

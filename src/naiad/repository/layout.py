@@ -26,6 +26,11 @@ _MAX_VERSION: Final = 2**63 - 1
 _MAX_TEXT_BYTES: Final = 64 << 20
 
 
+# Name, size in bytes and modification time in nanoseconds of every file of a model; in object
+# storage a number made of its ETag instead of the time.
+FolderStamp = tuple[tuple[str, int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """A model as it lies in a repository.
@@ -37,6 +42,7 @@ class ModelFolder:
         ignored: folders that look like versions to a person and are none, such as ``01``.
         problem: why the model can't be loaded at all, such as a second folder of its name; empty
             where nothing speaks against it.
+        stamp: how the model lies there, if whoever found it knows; else ``stamp_folder`` tells.
     """
 
     name: str
@@ -44,6 +50,7 @@ class ModelFolder:
     versions: tuple[int, ...]
     ignored: tuple[str, ...] = ()
     problem: str = ""
+    stamp: FolderStamp | None = None
 
     def version_path(self, version: int) -> Path:
         """The folder of one version; it need not exist."""
@@ -59,15 +66,34 @@ def scan_repositories(paths: Iterable[Path]) -> dict[str, ModelFolder]:
     Raises:
         InternalError: a repository is no folder that can be read.
     """
+    return merge_folders(folder for path in paths for folder in _scan_repository(path))
+
+
+def merge_folders(found: Iterable[ModelFolder]) -> dict[str, ModelFolder]:
+    """Model folders by name, sorted; of two with one name, the first with a ``problem``."""
     folders: dict[str, ModelFolder] = {}
-    for path in paths:
-        for folder in _scan_repository(path):
-            if folder.name in folders:
-                folder = replace(  # noqa: PLW2901  (the second keeps nothing but its name)
-                    folders[folder.name], problem="model appears in two or more repositories"
-                )
-            folders[folder.name] = folder
+    for folder in found:
+        known = folders.get(folder.name)
+        folders[folder.name] = (
+            folder
+            if known is None
+            else replace(known, problem="model appears in two or more repositories")
+        )
     return dict(sorted(folders.items()))
+
+
+def stamp_folder(folder: ModelFolder) -> FolderStamp:
+    """How a model lies there; two stamps are equal when nothing changed in between."""
+    if folder.stamp is not None:
+        return folder.stamp
+    entries = []
+    for path in sorted(folder.path.rglob("*")):
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # removed since it was listed
+            continue
+        entries.append((str(path.relative_to(folder.path)), status.st_size, status.st_mtime_ns))
+    return tuple(entries)
 
 
 def scan_model(path: Path) -> ModelFolder:
@@ -76,16 +102,22 @@ def scan_model(path: Path) -> ModelFolder:
     Raises:
         InternalError: the folder can't be read.
     """
+    versions, ignored = split_versions(_subfolders(path))
+    return ModelFolder(path.name, path, versions, ignored)
+
+
+def split_versions(names: Iterable[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The versions among the folders of a model, ascending, and those that are ignored."""
     versions: list[int] = []
     ignored: list[str] = []
-    for entry in _subfolders(path):
-        if entry in _OTHER_FOLDERS or entry.startswith("."):
+    for name in names:
+        if name in _OTHER_FOLDERS or name.startswith("."):
             continue
-        if _VERSION.fullmatch(entry) and int(entry) <= _MAX_VERSION:
-            versions.append(int(entry))
+        if _VERSION.fullmatch(name) and int(name) <= _MAX_VERSION:
+            versions.append(int(name))
         else:
-            ignored.append(entry)
-    return ModelFolder(path.name, path, tuple(sorted(versions)), tuple(ignored))
+            ignored.append(name)
+    return tuple(sorted(versions)), tuple(ignored)
 
 
 def read_config(
@@ -162,11 +194,7 @@ def read_labels(folder: ModelFolder, config: ModelConfig) -> dict[str, list[str]
 
 
 def _scan_repository(path: Path) -> list[ModelFolder]:
-    return [
-        _scan_model_of(path, name)
-        for name in _subfolders(path)
-        if not name.startswith(".") and _is_model_name(name)
-    ]
+    return [_scan_model_of(path, name) for name in _subfolders(path) if is_repository_entry(name)]
 
 
 def _scan_model_of(repository: Path, name: str) -> ModelFolder:
@@ -178,7 +206,10 @@ def _scan_model_of(repository: Path, name: str) -> ModelFolder:
     return scan_model(repository / name)
 
 
-def _is_model_name(name: str) -> bool:
+def is_repository_entry(name: str) -> bool:
+    """Whether a folder of a repository is a model; hidden ones and impossible names aren't."""
+    if name.startswith("."):
+        return False
     try:
         check_model_name(name)
     except InvalidArgumentError:

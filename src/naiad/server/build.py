@@ -1,9 +1,13 @@
 """The composition root: from settings to the objects of a server, none of them started."""
 
-from collections.abc import Callable, Iterator, Mapping
+import atexit
+import importlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import mkdtemp
 from types import MappingProxyType
 from typing import Final
 
@@ -13,7 +17,7 @@ from naiad.engine.engine import Engine, EngineOptions
 from naiad.engine.lifecycle import LoadOptions
 from naiad.engine.loader import Loader, LoaderOptions
 from naiad.engine.log_settings import LogSettings
-from naiad.errors import InternalError
+from naiad.errors import InternalError, UnsupportedError
 from naiad.frontends.asgi.application import AsgiApplication
 from naiad.frontends.byte_budget import ByteBudget
 from naiad.frontends.grpc.options import GrpcOptions, Keepalive, Tls
@@ -25,8 +29,14 @@ from naiad.inference.statistics import ModelStatistics
 from naiad.metrics.cpu import MachineMonitor
 from naiad.metrics.exposition import MetricsRenderer
 from naiad.protocol.log_settings import LogSettingValues
+from naiad.repository.repositories import Storage
 from naiad.server.capacity import core_count, request_budget_bytes
-from naiad.server.settings import CompressionLevel, GpuFallback, Settings
+from naiad.server.settings import (
+    CompressionLevel,
+    GpuFallback,
+    Settings,
+    read_storage_environment,
+)
 
 VERSION: Final = version("naiad")
 
@@ -107,9 +117,6 @@ def _build_engine(
     apply_log_settings: Callable[[LogSettingValues], None],
     backends: BackendRegistry,
 ) -> Engine:
-    for path in settings.model_repository:
-        if not path.is_dir():
-            raise InternalError(f"failed to stat file {path}")
     log_settings = LogSettings(settings.log_values(), apply_log_settings)
     return Engine(_engine_options(settings), _build_loader(settings, backends), clock, log_settings)
 
@@ -133,8 +140,14 @@ def _engine_options(settings: Settings) -> EngineOptions:
 
 
 def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
+    paths = [path for path in settings.model_repository if isinstance(path, Path)]
+    urls = [url for url in settings.model_repository if isinstance(url, str)]
+    for path in paths:
+        if not path.is_dir():
+            raise InternalError(f"failed to stat file {path}")
     options = LoaderOptions(
-        repositories=settings.model_repository,
+        repositories=tuple(paths),
+        storages=_open_storages(urls, settings.repository_cache_directory) if urls else (),
         config_name=settings.model_config_name,
         is_completion_disabled=settings.disable_auto_complete_config,
         allow_file_override=settings.allow_file_override,
@@ -143,6 +156,28 @@ def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
         is_gpu_replaced=settings.gpu_fallback is GpuFallback.CPU,
     )
     return Loader(options, backends)
+
+
+def _open_storages(urls: Sequence[str], cache_directory: str) -> tuple[Storage, ...]:
+    try:
+        # Not before it is asked for: most servers read folders, and the extra isn't there.
+        storage = importlib.import_module("naiad.repository.storage")
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"model repository {urls[0]} needs obstore, which is not installed; run: pip install "
+            "'naiad[storage]'"
+        ) from error
+    cache = Path(cache_directory or mkdtemp(prefix="naiad-repository-"))
+    if not cache_directory:
+        atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    environment = read_storage_environment()
+    storages: tuple[Storage, ...] = tuple(
+        storage.open_repository(url, environment, cache) for url in urls
+    )
+    # A bucket that isn't there ends the start, like a folder that isn't.
+    for opened in storages:
+        opened.scan()
+    return storages
 
 
 def _http_options(settings: Settings) -> HttpOptions:

@@ -27,6 +27,7 @@ from naiad.inference.trace import TraceLevel
 from naiad.protocol.forwarded_headers import compile_forward_pattern
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.protocol.trace_setting import TraceSettingValues
+from naiad.repository.storage_location import ENVIRONMENT_NAMES, is_storage_url
 from naiad.server.inert import INERT_OPTIONS
 from naiad.server.option import (
     ENVIRONMENT_SEPARATOR,
@@ -82,6 +83,11 @@ class BadOptionError(InvalidArgumentError):
 
 def _bad_value(name: str, reason: str) -> BadOptionError:
     return BadOptionError(f'Bad option: "{name}".\n{reason}')
+
+
+def _repository(text: str) -> Path | str:
+    """A folder, or the URL of one in object storage as it is written."""
+    return text if is_storage_url(text) else Path(text)
 
 
 def _backend_setting(text: str) -> tuple[str, str, str]:
@@ -140,17 +146,29 @@ class Settings:
     ] = 30
 
     model_repository: Annotated[
-        tuple[Path, ...],
+        tuple[Path | str, ...],
         Option(
             "model-repository",
-            Path,
+            _repository,
             "DIR",
-            "Folder of models; may be repeated, and given without the flag.",
+            "Folder of models, or s3://, gs:// or as:// for object storage; may be repeated, and "
+            "given without the flag.",
             Group.REPOSITORY,
             is_repeatable=True,
             aliases=("model-store",),
         ),
     ] = ()
+    repository_cache_directory: Annotated[
+        str,
+        Option(
+            "repository-cache-directory",
+            parse_text,
+            "DIR",
+            "Where models from object storage are kept between starts; without it a temporary "
+            "folder is.",
+            Group.REPOSITORY,
+        ),
+    ] = ""
     model_control_mode: Annotated[
         ModelControlMode,
         Option(
@@ -894,3 +912,13 @@ def read_environment(environment: Mapping[str, str] | None = None) -> dict[str, 
                 text.split(ENVIRONMENT_SEPARATOR) if option.is_repeatable else [text]
             )
     return given
+
+
+def read_storage_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that name keys, regions and accounts of object storage, as far as set.
+
+    Args:
+        environment: the process's own where it is None.
+    """
+    variables = os.environ if environment is None else environment
+    return {name: variables[name] for name in ENVIRONMENT_NAMES if name in variables}

@@ -37,10 +37,6 @@ def test_what_changes_nothing_is_listed() -> None:
         "text",
     )
     assert ignored_settings(config) == [
-        "dynamic_batching.priority_levels",
-        "dynamic_batching.default_queue_policy",
-        "dynamic_batching.priority_queue_policy",
-        "dynamic_batching.preserve_ordering",
         "response_cache",
         "instance_group.rate_limiter",
     ]
