@@ -1,28 +1,24 @@
 """The PyTorch backend on models that the test scripts, traces or exports."""
 
 import logging
-import warnings
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
+from tests.integration.backends.pytorch_models import fp32, make_source, row, run, save_script
 
 from naiad.backends.base import ModelSource
 from naiad.backends.pytorch.backend import PyTorchBackend
-from naiad.backends.pytorch.program import load_program
+from naiad.backends.pytorch.loading import load_program
+from naiad.backends.pytorch.options import TorchOptions
 from naiad.errors import InternalError, InvalidArgumentError, UnsupportedError
 from naiad.inference import datatypes
-from naiad.inference.tensor import Tensor
-from naiad.model_config.schema import ModelConfig, ModelInput, ModelOutput, ModelParameter
+from naiad.model_config.schema import ModelConfig
 
 pytestmark = pytest.mark.slow
-
-Tensors = Sequence[tuple[str, str, Sequence[int]]]
 
 
 class Difference(torch.nn.Module):
@@ -67,42 +63,49 @@ class WithNumber(torch.nn.Module):
         return rows * 2, 7
 
 
+class Pair(NamedTuple):
+    double: torch.Tensor
+    words: list[str]
+
+
+class NamedResults(torch.nn.Module):
+    def forward(self, rows: torch.Tensor, words: list[str]) -> Pair:
+        return Pair(rows * 2, words)
+
+
+class Plain(torch.nn.Module):
+    """Takes what is no tensor: silero-vad does, with its sampling rate."""
+
+    def forward(
+        self, rows: torch.Tensor, rate: int, scale: float = 1.0, negate: bool = False
+    ) -> torch.Tensor:
+        rows = rows * rate * scale
+        return -rows if negate else rows
+
+
+class Greeting(torch.nn.Module):
+    def forward(self, rows: torch.Tensor, name: str) -> list[str]:
+        return [name] * rows.shape[0]
+
+
+class FromList(torch.nn.Module):
+    def forward(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [tensors[0] - tensors[1], tensors[1]]
+
+
+class FromTuple(torch.nn.Module):
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return pair[0] + pair[1]
+
+
+class WithOptional(torch.nn.Module):
+    def forward(self, rows: torch.Tensor, more: torch.Tensor | None = None) -> torch.Tensor:
+        return rows if more is None else rows + more
+
+
 class InferenceOnly(torch.nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return rows + float(torch.is_grad_enabled())
-
-
-def save_script(directory: Path, module: torch.nn.Module) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.save(torch.jit.script(module), directory / "model.pt")
-
-
-def make_source(
-    directory: Path, inputs: Tensors, outputs: Tensors, **parameters: str
-) -> ModelSource:
-    config = ModelConfig(
-        name="m",
-        backend="pytorch",
-        max_batch_size=8,
-        input=[ModelInput(name=n, data_type=t, dims=d) for n, t, d in inputs],
-        output=[ModelOutput(name=n, data_type=t, dims=d) for n, t, d in outputs],
-        parameters={key: ModelParameter(string_value=value) for key, value in parameters.items()},
-    )
-    return ModelSource("m", 1, config, directory)
-
-
-def fp32(*names: str) -> Tensors:
-    return [(name, "TYPE_FP32", [-1]) for name in names]
-
-
-def run(source: ModelSource, *wanted: str, **inputs: npt.NDArray[Any]) -> list[Tensor]:
-    instance = PyTorchBackend().load(source).create_instance(0)
-    return list(instance.execute(inputs, wanted))
-
-
-def row(*values: float) -> npt.NDArray[np.float32]:
-    return np.array([values], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,118 @@ def test_an_argument_with_a_default_needs_no_input(tmp_path: Path) -> None:
     assert output.data.item() == 6
 
 
+def test_a_dicts_keys_are_output_names(tmp_path: Path) -> None:
+    save_script(tmp_path, FromDict())
+    source = make_source(tmp_path, fp32("a", "b"), fp32("second", "first"))
+    first, second = run(source, "first", "second", a=row(1), b=row(1))
+    assert (first.data.item(), second.data.item()) == (2, 3)
+
+
+def test_one_list_argument_takes_all_inputs_in_order(tmp_path: Path) -> None:
+    save_script(tmp_path, FromList())
+    for left, right in (("left", "right"), ("x__0", "y__1")):
+        source = make_source(tmp_path, fp32(left, right), fp32("difference", "right_again"))
+        outputs = run(source, "difference", "right_again", **{right: row(2), left: row(5)})
+        assert [output.data.item() for output in outputs] == [3, 2]
+    source = make_source(tmp_path, fp32("y__1", "x__0"), fp32("difference"))
+    (output,) = run(source, "difference", y__1=row(2), x__0=row(5))
+    assert output.data.item() == 3
+
+
+def test_named_tuples_and_text_are_results_in_order(tmp_path: Path) -> None:
+    save_script(tmp_path, NamedResults())
+    text = [("words", "TYPE_STRING", [1])]
+    source = make_source(
+        tmp_path, [*fp32("rows"), *text], [*fp32("d__0"), ("w__1", "TYPE_STRING", [1])]
+    )
+    words, double = run(source, "w__1", "d__0", rows=row(4), words=np.array([[b"a"]], np.object_))
+    assert (double.data.item(), words.data.tolist()) == (8, [[b"a"]])
+
+
+def test_plain_values_come_from_tensors(tmp_path: Path) -> None:
+    save_script(tmp_path, Plain())
+    plain = [("rate", "TYPE_INT64", [1])]
+    source = make_source(tmp_path, [*fp32("rows"), *plain], fp32("OUT"))
+    rates = np.array([[3], [3]])
+    (output,) = run(source, "OUT", rows=np.ones((2, 1), np.float32), rate=rates)
+    assert output.data.tolist() == [[3], [3]]
+    with pytest.raises(InvalidArgumentError, match=r"same for the whole batch; got \[3, 4\]"):
+        run(source, "OUT", rows=np.ones((2, 1), np.float32), rate=np.array([[3], [4]]))
+    with pytest.raises(InvalidArgumentError, match="the request brings none"):
+        run(source, "OUT", rows=np.ones((0, 1), np.float32), rate=np.zeros((0, 1), np.int64))
+    plain += [("scale", "TYPE_FP32", [1]), ("negate", "TYPE_BOOL", [1])]
+    source = make_source(tmp_path, [*fp32("rows"), *plain], fp32("OUT"))
+    more = {"scale": np.array([[0.5]], np.float32), "negate": np.array([[True]])}
+    (output,) = run(source, "OUT", rows=row(4), rate=np.array([[3]]), **more)
+    assert output.data.item() == -6
+
+
+def test_one_text_is_a_plain_value(tmp_path: Path) -> None:
+    save_script(tmp_path, Greeting())
+    text = [("name", "TYPE_STRING", [1])]
+    source = make_source(tmp_path, [*fp32("rows"), *text], [("OUT", "TYPE_STRING", [1])])
+    (output,) = run(source, "OUT", rows=row(1), name=np.array([[b"Ada"]], np.object_))
+    assert output.data.tolist() == [[b"Ada"]]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "argument"), [("TYPE_FP32", "int"), ("TYPE_STRING", "int"), ("TYPE_BOOL", "int")]
+)
+def test_a_datatype_that_is_no_such_plain_value_is_refused(
+    datatype: str, argument: str, tmp_path: Path
+) -> None:
+    save_script(tmp_path, Plain())
+    source = make_source(tmp_path, [*fp32("rows"), ("rate", datatype, [1])], fp32("OUT"))
+    with pytest.raises(InvalidArgumentError) as failure:
+        PyTorchBackend().load(source)
+    assert failure.value.message == (
+        f"unable to load model 'm', configuration expects datatype {datatype} for input 'rate', "
+        f"model provides {argument} for argument 'rate'"
+    )
+
+
+def test_text_for_a_tensor_is_refused(tmp_path: Path) -> None:
+    save_script(tmp_path, torch.nn.Identity())
+    source = make_source(tmp_path, [("input", "TYPE_STRING", [1])], fp32("OUT"))
+    with pytest.raises(InvalidArgumentError, match="model provides Tensor for argument 'input'"):
+        PyTorchBackend().load(source)
+
+
+def test_an_argument_that_no_tensor_can_be_is_refused(tmp_path: Path) -> None:
+    save_script(tmp_path, FromTuple())
+    with pytest.raises(InternalError) as failure:
+        PyTorchBackend().load(make_source(tmp_path, fp32("pair"), fp32("OUT")))
+    assert failure.value.message.startswith(
+        "An input of type 'Tuple[Tensor, Tensor]' was detected in the model. Only a single input "
+        "of type Dict(str, Tensor) or input(s) of type Tensor are supported."
+    )
+
+
+def test_an_optional_tensor_may_be_given_or_left_out(tmp_path: Path) -> None:
+    save_script(tmp_path, WithOptional())
+    for more in ("more", "IN__1"):
+        rows = "rows" if more == "more" else "IN__0"
+        source = make_source(tmp_path, fp32(rows, more), fp32("OUT"))
+        source.config.input[1].optional = True
+        (without,) = run(source, "OUT", **{rows: row(1)})
+        (given,) = run(source, "OUT", **{rows: row(1), more: row(2)})
+        assert (without.data.item(), given.data.item()) == (1, 3)
+
+
+def test_an_index_beyond_the_arguments_is_refused(tmp_path: Path) -> None:
+    save_script(tmp_path, Difference())
+    for names in (("a__0", "b__2"), ("a__1", "b__1")):
+        with pytest.raises(InvalidArgumentError, match=r"must count 0, 1, 2\.\.\. in the order"):
+            PyTorchBackend().load(make_source(tmp_path, fp32(*names), fp32("OUT")))
+
+
+def test_an_argument_without_an_input_is_refused(tmp_path: Path) -> None:
+    save_script(tmp_path, Plain())
+    source = make_source(tmp_path, [*fp32("rows"), ("scale", "TYPE_FP32", [1])], fp32("OUT"))
+    with pytest.raises(InvalidArgumentError, match="no input is for argument 'rate' of forward"):
+        PyTorchBackend().load(source)
+
+
 def test_another_number_of_inputs_is_refused(tmp_path: Path) -> None:
     save_script(tmp_path, Difference())
     with pytest.raises(InvalidArgumentError) as failure:
@@ -164,7 +279,7 @@ def test_an_output_beyond_the_results_is_refused(tmp_path: Path) -> None:
     save_script(tmp_path, Difference())
     source = make_source(tmp_path, fp32("left", "right"), fp32("OUT__1"))
     with pytest.raises(InvalidArgumentError) as failure:
-        run(source, "OUT__1", left=row(1), right=row(1))
+        PyTorchBackend().load(source)
     assert failure.value.message == (
         "The output OUT__1 in the model configuration refers to an output index which doesn't "
         "exist. This model has 1 outputs"
@@ -206,8 +321,13 @@ def test_a_config_without_tensors_says_what_to_write(tmp_path: Path) -> None:
         PyTorchBackend().complete_config(make_source(tmp_path, [], []))
 
 
+UNSIGNED = (datatypes.UINT16, datatypes.UINT32, datatypes.UINT64)
+
+
 @pytest.mark.parametrize(
-    "datatype", [d for d in datatypes.BY_NAME.values() if d is not datatypes.BYTES], ids=str
+    "datatype",
+    [d for d in datatypes.BY_NAME.values() if d not in {datatypes.BYTES, *UNSIGNED}],
+    ids=str,
 )
 def test_carries_every_datatype_but_text(datatype: datatypes.Datatype, tmp_path: Path) -> None:
     save_script(tmp_path, torch.nn.Identity())
@@ -219,6 +339,25 @@ def test_carries_every_datatype_but_text(datatype: datatypes.Datatype, tmp_path:
     assert output.datatype is datatype
     assert output.data.dtype == datatype.dtype
     np.testing.assert_array_equal(output.data, given)
+
+
+@pytest.mark.parametrize("datatype", UNSIGNED, ids=str)
+def test_unsigned_integers_are_refused_as_triton_does(
+    datatype: datatypes.Datatype, tmp_path: Path
+) -> None:
+    save_script(tmp_path, torch.nn.Identity())
+    unsigned = [("input", datatype.config_name, [-1])]
+    with pytest.raises(InternalError) as failure:
+        PyTorchBackend().load(make_source(tmp_path, unsigned, fp32("OUT")))
+    assert failure.value.message == (
+        f"unsupported datatype {datatype.config_name} for input 'input' for model 'm'"
+    )
+    unsigned = [("OUT", datatype.config_name, [-1])]
+    with pytest.raises(InternalError) as failure:
+        PyTorchBackend().load(make_source(tmp_path, fp32("input"), unsigned))
+    assert failure.value.message == (
+        f"unsupported datatype {datatype.config_name} for output 'OUT' for model 'm'"
+    )
 
 
 def test_an_input_is_not_copied(tmp_path: Path) -> None:
@@ -234,7 +373,7 @@ def test_text_goes_as_a_list(tmp_path: Path) -> None:
     source = make_source(tmp_path, [("words", "TYPE_STRING", [1])], [("OUT", "TYPE_STRING", [1])])
     words = np.array([[b"a"], ["\N{SNOWMAN}".encode()]], np.object_)
     (output,) = run(source, "OUT", words=words)
-    assert list(output.data) == [b"a!", "\N{SNOWMAN}!".encode()]
+    assert output.data.tolist() == [[b"a!"], ["\N{SNOWMAN}!".encode()]]
     with pytest.raises(InvalidArgumentError, match="1-dimensional string input only"):
         run(source, "OUT", words=np.array([[b"a", b"b"], [b"c", b"d"]], np.object_))
     with pytest.raises(InvalidArgumentError, match="not UTF-8"):
@@ -258,6 +397,7 @@ def test_parameters_are_taken_and_checked(tmp_path: Path, caplog: pytest.LogCapt
         DISABLE_OPTIMIZED_EXECUTION="true",
         ENABLE_WEIGHT_SHARING="true",
         ENABLE_TENSOR_FUSER="false",
+        ENABLE_JIT_PROFILING="true",
         INTRA_OP_THREAD_COUNT="1",
     )
     with caplog.at_level(logging.WARNING):
@@ -265,6 +405,7 @@ def test_parameters_are_taken_and_checked(tmp_path: Path, caplog: pytest.LogCapt
     assert output.data.item() == 1
     assert torch.get_num_threads() == 1
     assert "'ENABLE_TENSOR_FUSER' of model 'm' has no effect here" in caplog.text
+    assert "ENABLE_JIT_PROFILING" not in caplog.text
     source.config.parameters["INTRA_OP_THREAD_COUNT"].string_value = "-1"
     with pytest.raises(InvalidArgumentError, match="must be a number of at least 0, got '-1'"):
         PyTorchBackend().load(source)
@@ -292,9 +433,11 @@ def test_an_exported_program_says_its_own_config(tmp_path: Path) -> None:
 def test_exported_programs_load_side_by_side(tmp_path: Path) -> None:
     program = torch.export.export(torch.nn.Linear(4, 4), (torch.ones(3, 4),))
     torch.export.save(program, tmp_path / "model.pt2")
+    source = make_source(tmp_path, [], [])
+    source.config.default_model_filename = "model.pt2"
     with ThreadPoolExecutor(4) as threads:
-        programs = list(threads.map(load_program, ["m"] * 8, [tmp_path / "model.pt2"] * 8))
-    assert [len(loaded.arguments) for loaded in programs] == [1] * 8
+        programs = list(threads.map(load_program, [source] * 8, [TorchOptions.read(source)] * 8))
+    assert [loaded.format for loaded in programs] == ["an exported program"] * 8
 
 
 def test_an_exported_program_is_called_as_it_was_exported(tmp_path: Path) -> None:

@@ -1,43 +1,29 @@
-"""Models of PyTorch's own file formats, run by torch on the CPU."""
+"""Models of PyTorch's own file formats, run by torch."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy.typing as npt
 import torch
 
 from naiad.backends.base import ModelSource
-from naiad.backends.model_file import find_model_file
-from naiad.backends.pytorch.naming import InputBinding, InputStyle, bind_inputs, bind_outputs
+from naiad.backends.pytorch.binding import Binding, bind
+from naiad.backends.pytorch.instance import TorchInstance
+from naiad.backends.pytorch.loading import load_program
 from naiad.backends.pytorch.options import TorchOptions
-from naiad.backends.pytorch.program import Program, load_program
-from naiad.backends.pytorch.tensors import (
-    DATATYPES,
-    Result,
-    flatten_results,
-    from_strings,
-    to_numpy,
-    to_strings,
-    to_torch,
-)
-from naiad.errors import InternalError, InvalidArgumentError
-from naiad.inference import datatypes
-from naiad.inference.tensor import Tensor
-from naiad.model_config.complete import check_against_artifact, complete_config
-from naiad.model_config.signature import ModelSignature, TensorSpec
+from naiad.backends.pytorch.placement import check_device, instance_devices
+from naiad.backends.pytorch.program import Program
+from naiad.errors import InvalidArgumentError
+from naiad.model_config.complete import complete_config
+from naiad.model_config.signature import ModelSignature
 
 _LOGGER: Final = logging.getLogger(__name__)
-_DEFAULT_FILE: Final = "model.pt"
 
 
 class PyTorchBackend:
-    """Loads TorchScript and exported programs."""
+    """Loads TorchScript, exported programs, AOTInductor packages and classes of a ``model.py``."""
 
     def complete_config(self, source: ModelSource) -> None:
-        """Fill the tensors of a ``.pt2``; a TorchScript file doesn't know its own.
+        """Fill the tensors of an exported program; other files don't know their own.
 
         Raises:
             NaiadError: the file can't be read, or the config has no tensors and the file's are
@@ -45,9 +31,12 @@ class PyTorchBackend:
         """
         if source.config.input and source.config.output:
             return
-        program = load_program(source.name, find_model_file(source, _DEFAULT_FILE))
+        options = TorchOptions.read(source)
+        device = instance_devices(source.config)[0]
+        check_device(source.name, device)
+        program = load_program(source, options, device)
         if program.signature is None:
-            _refuse_missing_tensors(source)
+            _refuse_missing_tensors(source, program)
         else:
             complete_config(source.config, program.signature)
 
@@ -55,183 +44,79 @@ class PyTorchBackend:
         """Read the model and decide how the config's tensors map to its arguments.
 
         Raises:
-            NaiadError: the file can't be read, or isn't what the config says.
+            NaiadError: the file can't be read, isn't what the config says, or an instance can't
+                run where the config wants it.
         """
-        path = find_model_file(source, _DEFAULT_FILE)
         options = TorchOptions.read(source)
-        _set_inter_op_threads(source.name, options.inter_op_threads)
-        program = load_program(source.name, path)
-        if program.signature is not None:
-            check_against_artifact(source.config, program.signature)
-        _refuse_missing_tensors(source)
-        return TorchModel(source, path, program, options)
+        devices = instance_devices(source.config)
+        for device in devices:
+            check_device(source.name, device)
+        _apply_to_process(source.name, options)
+        count = len(devices) if options.shares_weights else 1
+        program = load_program(source, options, devices[0], count)
+        _refuse_missing_tensors(source, program)
+        _LOGGER.debug("Loading '%s' as %s", source.name, program.format)
+        _log_options(source.name, options)
+        return TorchModel(source, program, options, devices)
 
 
 class TorchModel:
     """A model file that was read, and how its instances call it."""
 
     def __init__(
-        self, source: ModelSource, path: Path, program: Program, options: TorchOptions
-    ) -> None:
-        self._signature = ModelSignature.from_config(source.config)
-        self._binding = bind_inputs(source.name, tuple(self._signature.inputs), program.arguments)
-        self._output_indices = _bind_outputs(self._signature, program)
-        self._path = path
-        self._program: Program | None = program
-        self._options = options
-
-    def create_instance(self, index: int) -> "TorchInstance":
-        """A copy of the module of its own, unless the config lets instances share one."""
-        program = self._program
-        if program is None:
-            program = load_program(self._signature.name, self._path)
-        elif not self._options.shares_weights:
-            # The first instance takes what the check of the config read.
-            self._program = None
-        return TorchInstance(
-            program.call, self._signature, self._binding, self._output_indices, self._options
-        )
-
-    def close(self) -> None:
-        """Forget the module that instances shared, or that none took."""
-        self._program = None
-
-
-class TorchInstance:
-    """A module and the thread settings it runs under."""
-
-    __slots__ = (
-        "_binding",
-        "_call",
-        "_has_threads",
-        "_model_name",
-        "_options",
-        "_output_indices",
-        "_signature",
-    )
-
-    def __init__(
         self,
-        call: Callable[..., Any],
-        signature: ModelSignature,
-        binding: InputBinding,
-        output_indices: Mapping[str, int],
+        source: ModelSource,
+        program: Program,
         options: TorchOptions,
+        devices: list[torch.device | None],
     ) -> None:
-        self._call: Callable[..., Any] | None = call
-        self._signature = signature
-        self._binding = binding
-        self._output_indices = output_indices
+        self._source = source
         self._options = options
-        self._has_threads = False
+        self._devices = devices
+        self._signature = ModelSignature.from_config(source.config)
+        self._binding: Binding = bind(source.config, self._signature, program)
+        # The first instance takes what the check of the config read.
+        self._programs: dict[torch.device | None, Program] = {devices[0]: program}
 
-    def execute(
-        self, inputs: Mapping[str, npt.NDArray[Any]], output_names: Sequence[str]
-    ) -> Sequence[Tensor]:
-        """Call the module on one batch.
-
-        Raises:
-            InternalError: torch failed on this batch.
-            InvalidArgumentError: the model's results are not what the config says, or text
-                isn't UTF-8.
-        """
-        if not self._has_threads:
-            # The number is the calling thread's own, so it can't be set before.
-            torch.set_num_threads(self._options.intra_op_threads)
-            self._has_threads = True
-        arguments = {name: self._encode(name, array) for name, array in inputs.items()}
-        try:
-            results = self._run(arguments)
-        except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
-            raise InternalError(f"PyTorch execute failure: {error}") from error
-        return [self._decode(name, results) for name in output_names]
+    def create_instance(self, index: int) -> TorchInstance:
+        """A copy of the module of its own, unless the config lets instances share one."""
+        device = self._devices[index % len(self._devices)]
+        program = self._programs.get(device)
+        if program is None:
+            program = load_program(self._source, self._options, device, len(self._devices))
+            if self._options.shares_weights:
+                self._programs[device] = program
+        elif not self._options.shares_weights:
+            del self._programs[device]
+        elif index:
+            _LOGGER.info("Reusing %s model for instance '%s'", program.format, self._source.name)
+        return TorchInstance(program, self._signature, self._binding, self._options, device)
 
     def close(self) -> None:
-        """Forget the module."""
-        self._call = None
-
-    def _encode(self, name: str, array: npt.NDArray[Any]) -> torch.Tensor | list[str]:
-        datatype = self._signature.inputs[name].datatype
-        if datatype is datatypes.BYTES:
-            return to_strings(name, array)
-        return to_torch(array, datatype)
-
-    def _run(self, arguments: Mapping[str, Result]) -> list[Result]:
-        call = self._call
-        if call is None:
-            raise RuntimeError("the instance is closed")
-        options = self._options
-        gradients: AbstractContextManager[object] = (
-            torch.inference_mode() if options.inference_mode else torch.no_grad()
-        )
-        optimization: AbstractContextManager[object] = (
-            _plain_execution() if not options.optimized_execution else nullcontext()
-        )
-        with gradients, optimization:
-            if self._binding.style is InputStyle.AS_DICT:
-                value = call(arguments)
-            elif self._binding.style is InputStyle.BY_NAME:
-                value = call(**arguments)
-            else:
-                value = call(*(arguments[name] for name in self._binding.names))
-            return list(flatten_results(value))
-
-    def _decode(self, name: str, results: Sequence[Result]) -> Tensor:
-        index = self._output_indices[name]
-        if index >= len(results):
-            raise InvalidArgumentError(
-                f"The output {name} in the model configuration refers to an output index which "
-                f"doesn't exist. This model has {len(results)} outputs"
-            )
-        result = results[index]
-        spec = self._signature.outputs[name]
-        if isinstance(result, list):
-            data: npt.NDArray[Any] = from_strings(result)
-            _check_datatype(spec, datatypes.BYTES.config_name)
-        else:
-            _check_result(spec, result)
-            data = to_numpy(result)
-        return Tensor(name, spec.datatype, data.shape, data)
+        """Forget the modules that instances shared, or that none took."""
+        self._programs.clear()
 
 
-def _check_result(spec: TensorSpec, result: torch.Tensor) -> None:
-    datatype = DATATYPES.get(result.dtype)
-    _check_datatype(spec, str(result.dtype) if datatype is None else datatype.config_name)
-    if result.layout is not torch.strided:
-        raise InvalidArgumentError(
-            f"output '{spec.name}' is a sparse tensor; let the model call to_dense() on it"
-        )
-    if result.dim() == 0:
-        raise InvalidArgumentError(f"output '{spec.name}' is a scalar which is not supported.")
-
-
-def _check_datatype(spec: TensorSpec, provided: str) -> None:
-    if spec.datatype.config_name != provided:
-        raise InvalidArgumentError(
-            f"configuration expects datatype {spec.datatype.config_name} for output "
-            f"'{spec.name}', model provides {provided}"
-        )
-
-
-def _bind_outputs(signature: ModelSignature, program: Program) -> Mapping[str, int]:
-    if program.signature is None:
-        return bind_outputs(tuple(signature.outputs))
-    # An exported program names its results, and the config was checked to use these names.
-    names = [tensor.name for tensor in program.signature.outputs]
-    return {name: names.index(name) for name in signature.outputs}
-
-
-def _refuse_missing_tensors(source: ModelSource) -> None:
+def _refuse_missing_tensors(source: ModelSource, program: Program) -> None:
     for kind, tensors in (("input", source.config.input), ("output", source.config.output)):
-        if not tensors:
-            raise InvalidArgumentError(
-                f"model configuration must contain at least one {kind}, none were specified. "
-                f"A TorchScript file doesn't say what it takes and gives: name the {kind}s of "
-                f"model '{source.name}' in its config.pbtxt"
-            )
+        if tensors:
+            continue
+        advice = f"A TorchScript file doesn't say what it takes and gives: name the {kind}s"
+        if program.leaves is not None:
+            leaves = program.leaves.inputs if kind == "input" else program.leaves.outputs
+            names = ", ".join(" or ".join(leaf) for leaf in leaves)
+            advice = f"The package has the {kind}s {names}: give their datatypes and dims"
+        raise InvalidArgumentError(
+            f"model configuration must contain at least one {kind}, none were specified. "
+            f"{advice} of model '{source.name}' in its config.pbtxt"
+        )
 
 
-def _set_inter_op_threads(model_name: str, count: int | None) -> None:
+def _apply_to_process(model_name: str, options: TorchOptions) -> None:
+    if not options.has_cudnn:
+        # torch has one switch, as Triton's backend has.
+        torch.backends.cudnn.enabled = False
+    count = options.inter_op_threads
     if not count or count == torch.get_num_interop_threads():
         return
     try:
@@ -246,8 +131,13 @@ def _set_inter_op_threads(model_name: str, count: int | None) -> None:
         )
 
 
-def _plain_execution() -> AbstractContextManager[object]:
-    context: AbstractContextManager[object] = torch.jit.optimized_execution(  # type: ignore[attr-defined]
-        should_optimize=False
-    )
-    return context
+def _log_options(model_name: str, options: TorchOptions) -> None:
+    for what, is_enabled in (
+        ("Optimized execution", options.optimized_execution),
+        ("Cache Cleaning", options.cleans_cache),
+        ("Inference Mode", options.inference_mode),
+        ("cuDNN", options.has_cudnn),
+        ("Weight sharing", options.shares_weights),
+    ):
+        state = "enabled" if is_enabled else "disabled"
+        _LOGGER.debug("%s is %s for model instance '%s'", what, state, model_name)

@@ -30,11 +30,10 @@ DATATYPES: Final[Mapping[torch.dtype, Datatype]] = {
 
 
 def to_torch(array: npt.NDArray[Any], datatype: Datatype) -> torch.Tensor:
-    """A tensor over the array's memory, without copying.
+    """A tensor over the array's memory, without copying; not to be written into.
 
     torch knows no read-only tensors and warns of the first read-only array, as most inputs are.
-    So it is given a writable array over the same memory: a model that changes its input in place
-    changes the request's buffer, which nobody reads again.
+    So it is given a writable array over the same memory.
     """
     if not array.flags.writeable and array.size:
         array = borrow_array(array.ctypes.data, array.shape, array.dtype, array)
@@ -42,6 +41,36 @@ def to_torch(array: npt.NDArray[Any], datatype: Datatype) -> torch.Tensor:
         array = np.empty_like(array)
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if datatype is datatypes.BF16 else tensor
+
+
+def copy_to_torch(array: npt.NDArray[Any], datatype: Datatype) -> torch.Tensor:
+    """A tensor of its own memory, for a model that may write into it."""
+    tensor = torch.from_numpy(array.copy())
+    return tensor.view(torch.bfloat16) if datatype is datatypes.BF16 else tensor
+
+
+def to_value(name: str, array: npt.NDArray[Any]) -> bool | int | float | str:
+    """The one value of an input, for an argument that is no tensor.
+
+    Raises:
+        InvalidArgumentError: there is none, or the rows of a batch differ in it.
+    """
+    values = array.ravel().tolist()
+    if not values:
+        raise InvalidArgumentError(
+            f"input '{name}' is a plain value to the model, and the request brings none"
+        )
+    if any(value != values[0] for value in values):
+        raise InvalidArgumentError(
+            f"input '{name}' is a plain value to the model, so it must be the same for the whole "
+            f"batch; got {values[:8]}. Send these requests one by one to a model without a "
+            "dynamic batcher"
+        )
+    value = values[0]
+    if isinstance(value, bytes):
+        return to_strings(name, array.ravel())[0]
+    plain: bool | int | float | str = value
+    return plain
 
 
 def to_strings(name: str, array: npt.NDArray[Any]) -> list[str]:
@@ -73,7 +102,7 @@ def from_strings(strings: list[str]) -> npt.NDArray[np.object_]:
 
 def to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """The tensor's elements, shared where it is dense and row-major; bf16 as bit patterns."""
-    tensor = tensor.detach().contiguous()
+    tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype is torch.bfloat16:
         tensor = tensor.view(torch.uint16)
     array: npt.NDArray[Any] = tensor.numpy()
@@ -86,11 +115,16 @@ Result = torch.Tensor | list[str]
 def flatten_results(value: object) -> Iterator[Result]:
     """Tensors and lists of text in the order a model returned them, out of any nesting.
 
+    Depth first: tuples, named tuples and lists in their order, dicts in the order in which the
+    model filled them. An empty list is no result, and neither is None.
+
     Raises:
         TypeError: a result is neither, for example a plain number.
     """
     if isinstance(value, torch.Tensor):
         yield value
+    elif value is None:
+        return
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from flatten_results(item)

@@ -1,0 +1,137 @@
+"""How the tensors of a config reach a loaded model and come back: decided once, at load."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from naiad.backends.pytorch.call_spec import Aliases, find_leaves
+from naiad.backends.pytorch.naming import (
+    ArgumentKind,
+    InputBinding,
+    InputStyle,
+    Slot,
+    bind_inputs,
+    bind_outputs,
+    bind_positions,
+)
+from naiad.backends.pytorch.program import Leaves, Program
+from naiad.errors import InternalError, InvalidArgumentError
+from naiad.inference import datatypes
+from naiad.inference.datatypes import Datatype
+from naiad.model_config.complete import ArtifactSignature, ArtifactTensor, check_against_artifact
+from naiad.model_config.schema import ModelConfig
+from naiad.model_config.signature import ModelSignature
+
+_UNSIGNED: Final = frozenset({datatypes.UINT16, datatypes.UINT32, datatypes.UINT64})
+_INTEGERS: Final = frozenset(
+    {datatypes.INT8, datatypes.INT16, datatypes.INT32, datatypes.INT64, datatypes.UINT8}
+)
+_NUMBERS: Final = _INTEGERS | {datatypes.FP16, datatypes.FP32, datatypes.FP64}
+# What an argument that is no tensor can be made of.
+_TAKEN: Final[Mapping[ArgumentKind, frozenset[Datatype]]] = {
+    ArgumentKind.TEXT_LIST: frozenset({datatypes.BYTES}),
+    ArgumentKind.TEXT: frozenset({datatypes.BYTES}),
+    ArgumentKind.INTEGER: _INTEGERS,
+    ArgumentKind.NUMBER: _NUMBERS,
+    ArgumentKind.BOOLEAN: frozenset({datatypes.BOOL}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How to call a model.
+
+    Attributes:
+        inputs: where each input of the config goes.
+        outputs: the position of each output of the config among the flattened results.
+        result_keys: a dict with all these is read by key; empty for results that have no names.
+    """
+
+    inputs: InputBinding
+    outputs: Mapping[str, int]
+    result_keys: frozenset[str]
+
+
+def bind(config: ModelConfig, signature: ModelSignature, program: Program) -> Binding:
+    """Hold a config against the model that was read for it.
+
+    Raises:
+        NaiadError: it doesn't fit; with Triton's text where Triton has one.
+    """
+    names, results = tuple(signature.inputs), tuple(signature.outputs)
+    if not program.takes_unsigned:
+        _refuse_unsigned(signature)
+    if program.leaves is not None:
+        if program.signature is not None:
+            check_against_artifact(config, _rename(program.signature, program.leaves, signature))
+        return Binding(
+            _bind_leaves(signature.name, names, program.leaves),
+            find_leaves("output", results, program.leaves.outputs),
+            frozenset(),
+        )
+    if program.arguments is None:
+        inputs = bind_positions(names)
+    else:
+        inputs = bind_inputs(signature.name, names, program.arguments)
+        _check_kinds(signature, inputs)
+    return Binding(inputs, bind_outputs(results, program.result_count), frozenset(results))
+
+
+def _bind_leaves(model_name: str, names: Sequence[str], leaves: Leaves) -> InputBinding:
+    if len(names) != len(leaves.inputs):
+        raise InvalidArgumentError(
+            f"unable to load model '{model_name}', configuration expects {len(names)} inputs, "
+            f"model provides {len(leaves.inputs)}"
+        )
+    found = find_leaves("input", names, leaves.inputs)
+    style = InputStyle.BY_NAME if leaves.by_name else InputStyle.BY_POSITION
+    return InputBinding(
+        style,
+        tuple(
+            Slot(name, leaves.inputs[found[name]][0], ArgumentKind.TENSOR)
+            for name in sorted(names, key=found.__getitem__)
+        ),
+    )
+
+
+def _rename(
+    artifact: ArtifactSignature, leaves: Leaves, signature: ModelSignature
+) -> ArtifactSignature:
+    """The model's tensors under those of their names that the config uses."""
+    return ArtifactSignature(
+        inputs=_rename_all(artifact.inputs, leaves.inputs, signature.inputs),
+        outputs=_rename_all(artifact.outputs, leaves.outputs, signature.outputs),
+    )
+
+
+def _rename_all(
+    tensors: Sequence[ArtifactTensor], leaves: Sequence[Aliases], wanted: Mapping[str, object]
+) -> list[ArtifactTensor]:
+    renamed = []
+    for tensor, aliases in zip(tensors, leaves, strict=True):
+        name = next((alias for alias in aliases if alias in wanted), tensor.name)
+        renamed.append(ArtifactTensor(name, tensor.datatype, tensor.shape))
+    return renamed
+
+
+def _refuse_unsigned(signature: ModelSignature) -> None:
+    for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+        for spec in tensors.values():
+            if spec.datatype in _UNSIGNED:
+                raise InternalError(
+                    f"unsupported datatype {spec.datatype.config_name} for {kind} '{spec.name}' "
+                    f"for model '{signature.name}'"
+                )
+
+
+def _check_kinds(signature: ModelSignature, binding: InputBinding) -> None:
+    for slot in binding.slots:
+        datatype = signature.inputs[slot.name].datatype
+        is_text = datatype is datatypes.BYTES
+        taken = _TAKEN.get(slot.kind)
+        if is_text if taken is None else datatype not in taken:
+            raise InvalidArgumentError(
+                f"unable to load model '{signature.name}', configuration expects datatype "
+                f"{datatype.config_name} for input '{slot.name}', model provides "
+                f"{slot.kind.value} for argument '{slot.argument}'"
+            )

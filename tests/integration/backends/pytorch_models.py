@@ -1,0 +1,50 @@
+"""PyTorch model files and their configs, for the tests of the PyTorch backend."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from naiad.backends.base import ModelSource
+from naiad.backends.pytorch.backend import PyTorchBackend
+from naiad.inference.tensor import Tensor
+from naiad.model_config.schema import ModelConfig, ModelInput, ModelOutput, ModelParameter
+
+Tensors = Sequence[tuple[str, str, Sequence[int]]]
+
+
+def save_script(directory: Path, module: torch.nn.Module) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(module), directory / "model.pt")
+
+
+def make_source(
+    directory: Path, inputs: Tensors, outputs: Tensors, **parameters: str
+) -> ModelSource:
+    config = ModelConfig(
+        name="m",
+        backend="pytorch",
+        max_batch_size=8,
+        input=[ModelInput(name=n, data_type=t, dims=d) for n, t, d in inputs],
+        output=[ModelOutput(name=n, data_type=t, dims=d) for n, t, d in outputs],
+        parameters={key: ModelParameter(string_value=value) for key, value in parameters.items()},
+    )
+    return ModelSource("m", 1, config, directory)
+
+
+def fp32(*names: str) -> Tensors:
+    return [(name, "TYPE_FP32", [-1]) for name in names]
+
+
+def run(source: ModelSource, *wanted: str, **inputs: npt.NDArray[Any]) -> list[Tensor]:
+    instance = PyTorchBackend().load(source).create_instance(0)
+    return list(instance.execute(inputs, wanted))
+
+
+def row(*values: float) -> npt.NDArray[np.float32]:
+    return np.array([values], np.float32)
