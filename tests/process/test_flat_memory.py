@@ -1,0 +1,113 @@
+"""Loads and failing loads, again and again, in a process whose memory must not grow."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.repository_builder import RepositoryBuilder, mlp_model
+
+pytestmark = pytest.mark.slow
+
+# The first cycles fill pools that stay: threads, allocators, imports.
+SCRIPT = """
+import asyncio, ctypes, gc, json, sys
+from pathlib import Path
+
+import numpy as np
+
+from naiad.backends.registry import BackendRegistry
+from naiad.clock import SystemClock
+from naiad.engine.engine import Engine, EngineOptions, ModelControlMode
+from naiad.engine.loader import Loader, LoaderOptions
+from naiad.errors import NaiadError
+from naiad.inference.datatypes import FP32
+from naiad.inference.request import InferRequest
+from naiad.inference.tensor import Tensor
+
+repository, name, cycles, settled = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+
+
+def resident_bytes():
+    gc.collect()
+    # What the allocator keeps for later is no growth.
+    ctypes.CDLL(None).malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+async def infer(engine, model):
+    answer = asyncio.get_running_loop().create_future()
+    data = np.ones((4, 256), np.float32)
+    inputs = {"IN": Tensor("IN", FP32, data.shape, data)}
+    request = InferRequest("", inputs, None, answer.set_result)
+    engine.infer(model, request)
+    response = await answer
+    assert response.error is None
+
+
+async def cycle(engine):
+    try:
+        await engine.load_model(name, None, {})
+    except NaiadError:
+        assert name.startswith("bad")
+        return
+    assert not name.startswith("bad")
+    await infer(engine, engine.find(name))
+    await engine.unload_model(name, unload_dependents=True)
+    while (await engine.index(ready_only=False))[-1].state == "UNLOADING":
+        await asyncio.sleep(0)
+
+
+async def main():
+    options = EngineOptions("naiad", "1", ModelControlMode.EXPLICIT)
+    loader = Loader(LoaderOptions((Path(repository),)), BackendRegistry())
+    engine = Engine(options, loader, SystemClock())
+    await engine.start()
+    for count in range(cycles):
+        if count == settled:
+            before = resident_bytes()
+        await cycle(engine)
+    print(json.dumps([before, resident_bytes()]))
+    await engine.stop()
+
+
+asyncio.run(main())
+"""
+CONFIG = """backend: "onnxruntime" max_batch_size: 64
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 256 ] } ]
+output [ { name: "%s" data_type: TYPE_FP32 dims: [ 256 ] } ]
+instance_group [ { count: 2 kind: KIND_CPU } ]
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Models with a megabyte of weights: one good, two that fail early and late."""
+    builder = RepositoryBuilder(tmp_path)
+    # So large that one lost copy per cycle is more than the bound.
+    model = mlp_model([np.full((256, 1024), 0.01), np.full((1024, 256), 0.01)])
+    builder.add_onnx("good", model, CONFIG % "OUT")
+    builder.add_onnx("bad_output", model, CONFIG % "OTHER")
+    builder.add_onnx("bad_config", model, "max_batch_sise: 64")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("cycles", "settled"),
+    [(20, 8), pytest.param(200, 20, marks=pytest.mark.full)],
+)
+@pytest.mark.parametrize("name", ["good", "bad_output", "bad_config"])
+def test_memory_is_flat(repository: Path, name: str, cycles: int, settled: int) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(repository), name, str(cycles), str(settled)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    before, after = json.loads(result.stdout.splitlines()[-1])
+    assert after <= before * 1.05
