@@ -33,8 +33,10 @@ class ModelSource:
         config: normalized; a backend may complete it in ``complete_config`` and not later.
         version_directory: holds the model file.
         settings: the server's ``--backend-config`` for this backend.
-        thread_count: cores that one instance may use, so that all instances together do not
-            take more than the process has.
+        thread_count: cores that one instance may use, so that all instances of the model together
+            do not take more than the process has.
+        core_count: cores that the process may use: its affinity, cut down by a container's quota.
+            For what all instances of the model share.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ModelSource:
     version_directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     thread_count: int = 1
+    core_count: int = 1
 
 
 class Instance(Protocol):

@@ -299,6 +299,7 @@ class Loader:
             version_directory=plan.folder.version_path(version),
             settings=self._options.backend_settings.get(config.backend, {}),
             thread_count=max(1, self._options.core_count // max(1, len(_instance_names(config)))),
+            core_count=self._options.core_count,
         )
 
 

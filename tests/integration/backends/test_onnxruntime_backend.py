@@ -1,5 +1,6 @@
 """The onnxruntime backend on models that the test builds."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -463,3 +464,24 @@ def test_settings_of_the_server_that_can_not_be_are_refused(
     source = replace(make_source(tmp_path), settings={key: value})
     with pytest.raises(InvalidArgumentError, match=f"--backend-config=onnxruntime,{key} must be"):
         OnnxRuntimeBackend().load(source)
+
+
+def test_instances_share_a_session_and_all_cores_unless_told_not_to(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+
+    def threads(parameters: Mapping[str, str]) -> tuple[int, int]:
+        """How many a session gets, and how many more two instances bring."""
+        source = replace(make_source(tmp_path, parameters=parameters), thread_count=3, core_count=6)
+        count = make_session_options(source).intra_op_num_threads
+        model = OnnxRuntimeBackend().load(source)
+        before = len(os.listdir("/proc/self/task"))
+        instances = [model.create_instance(index) for index in range(2)]
+        more = len(os.listdir("/proc/self/task")) - before
+        assert len(instances) == 2
+        return count, more
+
+    assert threads({}) == (6, 0)
+    assert threads({"share_session_between_instances": "true"}) == (6, 0)
+    # The second session has the caller's thread and two of its own.
+    assert threads({"share_session_between_instances": "false"}) == (3, 2)
+    assert threads({"intra_op_thread_count": "2"}) == (2, 0)

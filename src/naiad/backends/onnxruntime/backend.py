@@ -1,5 +1,6 @@
 """Models in ONNX files, run by onnxruntime."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -17,8 +18,9 @@ from naiad.backends.onnxruntime.options import (
     make_run_options,
     make_session_options,
     read_default_max_batch_size,
+    shares_session,
 )
-from naiad.backends.onnxruntime.providers import find_placement, select_providers
+from naiad.backends.onnxruntime.providers import Placement, find_placement, select_providers
 from naiad.backends.onnxruntime.session import open_session, read_signature
 from naiad.backends.onnxruntime.text import to_bytes, to_text
 from naiad.backends.output_shapes import OutputShapes
@@ -67,7 +69,7 @@ class OnnxRuntimeBackend:
             NaiadError: the file can't be read or isn't what the config says.
         """
         opener = _SessionOpener(source, shares_threads=self._global_threads.is_asked_for(source))
-        session = opener.open(0)
+        session = opener.open(find_placement(source.config, 0))
         artifact = read_signature(source.name, session)
         check_against_artifact(source.config, artifact)
         scalars = {
@@ -86,16 +88,16 @@ class _SessionOpener:
         self._shares_threads = shares_threads
         self._path = find_model_file(source, _DEFAULT_FILE)
 
-    def open(self, index: int) -> Session:
+    def open(self, placement: Placement) -> Session:
         config = self._source.config
         available = onnxruntime.get_available_providers()
-        providers = select_providers(config, find_placement(config, index), available)
+        providers = select_providers(config, placement, available)
         options = make_session_options(self._source, shares_threads=self._shares_threads)
         return open_session(self._path, options, providers)
 
 
 class OnnxModel:
-    """A file that fits its config, and the session that the check of it opened."""
+    """A file that fits its config, and the sessions that wait for an instance or are shared."""
 
     def __init__(
         self,
@@ -104,27 +106,30 @@ class OnnxModel:
         session: Session,
         scalars: frozenset[str],
     ) -> None:
+        self._config = source.config
         self._opener = opener
-        self._session: Session | None = session
         self._traits = _Traits(source, scalars)
+        self._is_shared = shares_session(source)
+        # The check of the file opened one where the first instance will be.
+        self._sessions: dict[Placement, Session] = {find_placement(source.config, 0): session}
+        self._lock = threading.Lock()
 
     def create_instance(self, index: int) -> "OnnxInstance":
-        """An instance with a session, and so a thread pool, of its own."""
-        # The one that is open was opened for the first.
-        session = self._session if index == 0 else None
-        if session is None:
-            session = self._opener.open(index)
-        else:
-            self._session = None
+        """An instance on the session of its place, or with one of its own if the config says so."""
+        placement = find_placement(self._config, index)
+        with self._lock:
+            session = self._sessions.pop(placement, None) or self._opener.open(placement)
+            if self._is_shared:
+                self._sessions[placement] = session
         return OnnxInstance(session, self._traits)
 
     def close(self) -> None:
-        """Forget the session if no instance took it."""
-        self._session = None
+        """Forget the sessions; those that instances have live as long as they."""
+        self._sessions.clear()
 
 
 class OnnxInstance:
-    """One session.
+    """One session, or one thread's way to a session that instances share.
 
     onnxruntime reads a numpy array where it lies and gives new ones, so nothing is copied. Three
     kinds need a detour: text, which it holds as ``str``; BF16, which numpy hasn't got; and

@@ -57,9 +57,9 @@ def make_session_options(
     if shares_threads:
         options.use_per_session_threads = False
     else:
-        options.intra_op_num_threads = (
-            _thread_count(source, "intra_op_thread_count") or source.thread_count
-        )
+        # A pool that all instances share may have all cores, so that a lone request gets them too.
+        usual = source.core_count if shares_session(source) else source.thread_count
+        options.intra_op_num_threads = _thread_count(source, "intra_op_thread_count") or usual
         options.inter_op_num_threads = _thread_count(source, "inter_op_thread_count")
     options.graph_optimization_level = _graph_level(source)
     options.execution_mode = _execution_mode(source)
@@ -99,6 +99,20 @@ def make_inspection_options(
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     _register_operators(source, options)
     return options
+
+
+def shares_session(source: ModelSource) -> bool:
+    """Whether the instances of the model that are in one place run one session side by side.
+
+    A session holds the weights, in the file's form and in that of the kernels, so one for each
+    instance costs that memory for each. Measured on two cores, two instances of one session answer
+    as many requests as two sessions or more (benchmarks/shared_session.py). Triton has the same
+    parameter, and the other default.
+
+    Raises:
+        InvalidArgumentError: the parameter is no boolean.
+    """
+    return read_boolean(source.config, "share_session_between_instances") is not False
 
 
 def make_run_options(source: ModelSource) -> onnxruntime.RunOptions | None:
