@@ -1,11 +1,10 @@
 """AOTInductor packages: ``.pt2`` of ``torch._inductor.aoti_compile_and_package``.
 
-A package is a shared library that was compiled for one kind of machine. It holds the structure of
-the call and neither datatypes nor shapes, so the config has to give these.
+A package is a shared library that was compiled for one kind of machine. Its metadata hold the
+structure of the call and neither datatypes nor shapes, so the config has to give these.
 """
 
 import json
-import os
 import platform
 import sys
 import zipfile
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from naiad.backends.pytorch.aot_source import read_expectations
 from naiad.backends.pytorch.call_spec import input_aliases, output_aliases
 from naiad.backends.pytorch.program import Leaves, Program
 from naiad.errors import UnsupportedError
@@ -64,9 +64,6 @@ def load_aot_package(
             f"group asks for '{device.type}'; change the kind of the instance group, or export "
             "and compile the model for that device"
         )
-    # Read by the package's own code when it first runs. Without it, a shape or a datatype that
-    # the package was not compiled for makes it read outside of the request's memory. 2 us a run.
-    os.putenv("AOTI_RUNTIME_CHECK_INPUTS", "1")
     index = -1 if device is None or device.index is None else device.index
     loader = _open(path, inner_name, run_count, index)
     structure = loader.get_call_spec()
@@ -80,6 +77,7 @@ def load_aot_package(
         # Nothing in the package says whether it does.
         writes=True,
         leaves=Leaves(input_aliases(structure[0]), output_aliases(structure[1]), by_name=False),
+        expectations=read_expectations(_read_source(path, inner_name)),
     )
 
 
@@ -112,6 +110,14 @@ def _read_metadata(path: Path, inner_name: str) -> Mapping[str, str]:
     return metadata
 
 
+def _read_source(path: Path, inner_name: str) -> str:
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if f"{_FOLDER}{inner_name}/" in name and name.endswith(".wrapper.cpp"):
+                return archive.read(name).decode(errors="replace")
+    return ""
+
+
 def _list_files(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
@@ -128,6 +134,8 @@ def _check_machine(model_name: str, metadata: Mapping[str, str]) -> None:
             f"model '{model_name}' was compiled for {system} on {machine}, and this is "
             f"{sys.platform} on {platform.machine()}; compile the package on a machine like this"
         )
+    if not hasattr(torch.cpu, "get_capabilities"):  # a release of torch that can't tell
+        return
     capabilities = torch.cpu.get_capabilities()
     lacking = [
         word

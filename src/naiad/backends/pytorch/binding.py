@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from naiad.backends.pytorch.aot_source import check_expectations
 from naiad.backends.pytorch.call_spec import Aliases, find_leaves
 from naiad.backends.pytorch.naming import (
     ArgumentKind,
@@ -64,8 +65,11 @@ def bind(config: ModelConfig, signature: ModelSignature, program: Program) -> Bi
     if program.leaves is not None:
         if program.signature is not None:
             check_against_artifact(config, _rename(program.signature, program.leaves, signature))
+        inputs = _bind_leaves(signature.name, names, program.leaves)
+        order = [slot.name for slot in inputs.slots]
+        check_expectations(config, signature, order, program.expectations)
         return Binding(
-            _bind_leaves(signature.name, names, program.leaves),
+            inputs,
             find_leaves("output", results, program.leaves.outputs),
             frozenset(),
         )

@@ -1,9 +1,10 @@
 """A model file in memory, whatever its format: something to call, and what is known of it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from naiad.backends.pytorch.aot_source import Expectation
 from naiad.backends.pytorch.call_spec import Aliases
 from naiad.backends.pytorch.naming import Argument
 from naiad.model_config.complete import ArtifactSignature
@@ -37,6 +38,7 @@ class Program:
         leaves: of an exported call; None for a model that is called as its config says.
         signature: datatypes and shapes of the leaves, with the batch axis; None where the file
             doesn't hold them.
+        expectations: what compiled code takes in each leaf; empty where nothing tells.
         takes_unsigned: unsigned integers of more than 8 bits are among its datatypes. TorchScript
             files are from the time before torch had these, and Triton takes none for them.
     """
@@ -48,4 +50,5 @@ class Program:
     result_count: int | None = None
     leaves: Leaves | None = None
     signature: ArtifactSignature | None = None
+    expectations: Mapping[int, Expectation] = field(default_factory=dict)
     takes_unsigned: bool = True
