@@ -39,4 +39,10 @@ def ignored_settings(config: ModelConfig) -> list[str]:
         found.append("response_cache")
     if any(group.HasField("rate_limiter") for group in config.instance_group):
         found.append("instance_group.rate_limiter")
+    if config.HasField("ensemble_scheduling"):
+        # Rows are joined by the models of the steps, each as its own config says.
+        if any(tensor.allow_ragged_batch for tensor in config.input):
+            found.append("allow_ragged_batch of an ensemble")
+        if config.ensemble_scheduling.max_inflight_requests:
+            found.append("ensemble_scheduling.max_inflight_requests")
     return found

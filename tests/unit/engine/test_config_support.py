@@ -40,6 +40,15 @@ def test_what_changes_nothing_is_listed() -> None:
         "response_cache",
         "instance_group.rate_limiter",
     ]
+    ensemble = parse_config(
+        'input { name: "X" allow_ragged_batch: true } '
+        "ensemble_scheduling { max_inflight_requests: 3 }",
+        "text",
+    )
+    assert ignored_settings(ensemble) == [
+        "allow_ragged_batch of an ensemble",
+        "ensemble_scheduling.max_inflight_requests",
+    ]
     plain = "dynamic_batching { max_queue_delay_microseconds: 5 } instance_group { count: 2 }"
     assert ignored_settings(parse_config(plain, "text")) == []
 
