@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 from naiad.inference.request import InferRequest
 from naiad.scheduling.queue import NO_RULES, RequestQueue
-from naiad.scheduling.scheduler import Batch, BatchClose
+from naiad.scheduling.scheduler import EXPIRY_TEXT, Batch, BatchClose
 
 
 class DefaultScheduler:
     """For models without ``dynamic_batching``; Triton never merges their requests either."""
 
     is_order_preserved = False
+    expiry_text = EXPIRY_TEXT
 
     def __init__(self) -> None:
         self._queue = RequestQueue(NO_RULES)
@@ -24,6 +25,9 @@ class DefaultScheduler:
         if not len(self._queue):
             return None
         return Batch(self._queue.pop(1), BatchClose.FULL)
+
+    def finish(self, batch: Batch, now_ns: int) -> None:
+        """What ran does not matter to what runs next."""
 
     def expire(self, now_ns: int) -> Sequence[InferRequest]:
         """Never any: there is no queue policy without a dynamic batcher."""
@@ -40,6 +44,10 @@ class DefaultScheduler:
     def remove(self, request: InferRequest) -> bool:
         """Drop a request that still waits."""
         return self._queue.remove(request)
+
+    def abandoned(self) -> Sequence[InferRequest]:
+        """Never any: requests do not depend on each other."""
+        return ()
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from naiad.inference.request import InferRequest
 from naiad.scheduling.queue import NO_RULES, QueueRules, RequestQueue
-from naiad.scheduling.scheduler import Batch, BatchClose
+from naiad.scheduling.scheduler import EXPIRY_TEXT, Batch, BatchClose
 
 _FORMED_PER_INSTANCE = 2
 
@@ -79,6 +79,8 @@ class DynamicBatcher:
     largest preferred size, else all that fit. With a delay, a batch short of the largest preferred
     size waits until its oldest request has waited that long.
     """
+
+    expiry_text = EXPIRY_TEXT
 
     def __init__(self, rules: BatcherRules, queue_rules: QueueRules = NO_RULES) -> None:
         self.is_order_preserved = rules.is_order_preserved
@@ -227,6 +229,9 @@ class DynamicBatcher:
         is_same = following.batch_key == self._open.key
         return BatchClose.FULL if is_same else BatchClose.SHAPE_DIFFERS
 
+    def finish(self, batch: Batch, now_ns: int) -> None:
+        """What ran does not matter to what runs next."""
+
     def expire(self, now_ns: int) -> Sequence[InferRequest]:
         """The requests past their timeout, if their policy is to refuse them."""
         deadline_ns = self._queue.next_deadline_ns()
@@ -251,6 +256,10 @@ class DynamicBatcher:
             return False
         self._forget_formed()
         return True
+
+    def abandoned(self) -> Sequence[InferRequest]:
+        """Never any: requests do not depend on each other."""
+        return ()
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from naiad.inference.request import InferRequest
+from naiad.inference.sequence import SequenceRow
+
+EXPIRY_TEXT: Final = "Request timeout expired"
+ANY_INSTANCE: Final = -1
 
 
 class BatchClose(StrEnum):
@@ -23,13 +27,24 @@ class Batch:
     Attributes:
         requests: at least one.
         closed_by: why there are no more.
+        instance_index: the instance that must run it, or `ANY_INSTANCE`.
+        rows: of a sequence batcher, the rows of the execution; None where they are just those of
+            the requests.
     """
 
-    __slots__ = ("closed_by", "requests")
+    __slots__ = ("closed_by", "instance_index", "requests", "rows")
 
-    def __init__(self, requests: list[InferRequest], closed_by: BatchClose) -> None:
+    def __init__(
+        self,
+        requests: list[InferRequest],
+        closed_by: BatchClose,
+        instance_index: int = ANY_INSTANCE,
+        rows: list[SequenceRow] | None = None,
+    ) -> None:
         self.requests = requests
         self.closed_by = closed_by
+        self.instance_index = instance_index
+        self.rows = rows
 
 
 class Scheduler(Protocol):
@@ -43,11 +58,17 @@ class Scheduler(Protocol):
         """Whether answers must leave in the order in which batches were taken."""
         ...
 
+    @property
+    def expiry_text(self) -> str:
+        """What a request that `expire` gives back is answered."""
+        ...
+
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Take a validated request into the queue.
 
         Raises:
             UnavailableError: the queue is full.
+            InvalidArgumentError: this scheduler can't run such a request.
         """
         ...
 
@@ -56,6 +77,10 @@ class Scheduler(Protocol):
 
         Called only while an instance is free. The requests leave the queue.
         """
+        ...
+
+    def finish(self, batch: Batch, now_ns: int) -> None:
+        """A batch that was taken has run, whether well or not, and its instance is free again."""
         ...
 
     def expire(self, now_ns: int) -> Sequence[InferRequest]:
@@ -72,6 +97,10 @@ class Scheduler(Protocol):
 
     def remove(self, request: InferRequest) -> bool:
         """Drop a request that still waits; False when it is not here (any more)."""
+        ...
+
+    def abandoned(self) -> Sequence[InferRequest]:
+        """Requests that can't run because one before them was removed; they leave the queue."""
         ...
 
     def __len__(self) -> int:
