@@ -60,6 +60,24 @@ def image() -> onnx.ModelProto:
     return _model("image", nodes, bounds, IMAGE_SHAPE, 5)
 
 
+def convolutions(layers: int = 8, channels: int = 64, side: int = 56) -> onnx.ModelProto:
+    """3 x 3 convolutions with ReLU, FP32 ``[-1, channels, side, side]`` -> ``[-1, channels]``."""
+    generator = np.random.default_rng(0)
+    nodes, weights = [], []
+    source = "INPUT"
+    for layer in range(layers):
+        kernel = generator.standard_normal((channels, channels, 3, 3), np.float32) * 0.05
+        weights.append(numpy_helper.from_array(kernel, f"kernel{layer}"))
+        nodes.append(
+            helper.make_node("Conv", [source, f"kernel{layer}"], [f"conv{layer}"], pads=[1] * 4)
+        )
+        nodes.append(helper.make_node("Relu", [f"conv{layer}"], [f"hidden{layer}"]))
+        source = f"hidden{layer}"
+    nodes.append(helper.make_node("GlobalAveragePool", [source], ["pooled"]))
+    nodes.append(helper.make_node("Flatten", ["pooled"], ["OUTPUT"]))
+    return _model("convolutions", nodes, weights, (channels, side, side), channels)
+
+
 def _model(
     name: str,
     nodes: list[onnx.NodeProto],

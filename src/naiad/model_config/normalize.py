@@ -38,6 +38,9 @@ _FORMATS: Final = (
     _ModelFormat("model.pt", "pytorch", "pytorch_libtorch"),
     _ModelFormat("model.pt2", "pytorch", "torch_aoti"),
     _ModelFormat("model.py", "python"),
+    # Triton never knew these; whoever has one is told how to convert it.
+    _ModelFormat("model.keras", "tensorflow", "tensorflow_savedmodel"),
+    _ModelFormat("model.h5", "tensorflow", "tensorflow_savedmodel"),
 )
 # The platforms that tell a backend; a backend in here accepts no other.
 PLATFORM_BACKENDS: Final = {known.platform: known.backend for known in _FORMATS if known.platform}
