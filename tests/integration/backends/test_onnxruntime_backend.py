@@ -319,6 +319,12 @@ def test_nothing_is_printed_about_a_failing_model(
     assert (printed.out, printed.err) == ("", "")
 
 
+def test_a_scalar_has_as_many_dims_of_one_as_the_config_says(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, []))
+    source = make_source(tmp_path, dims=[1, 1], max_batch_size=0)
+    np.testing.assert_array_equal(run(source, np.array([[3]], np.float32)), [[3]])
+
+
 def test_a_scalar_with_a_reshape_stays_one_to_the_model(tmp_path: Path) -> None:
     save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, []))
     source = ModelSource("m", 1, ModelConfig(name="m"), tmp_path)

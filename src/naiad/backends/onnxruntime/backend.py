@@ -208,7 +208,7 @@ class OnnxInstance:
         if datatype is datatypes.BYTES:
             array = _convert(array, to_bytes)
         if not array.ndim and name in traits.vectors:
-            array = array.reshape(1)
+            array = array.reshape(traits.vectors[name])
         traits.shapes.check(name, array.shape)
         return Tensor(name, datatype, array.shape, array)
 
@@ -218,7 +218,8 @@ class _Traits:
 
     Attributes:
         scalars: tensors that have no dims in the file.
-        vectors: those of them that the config calls vectors of one, without a reshape.
+        vectors: the dims of those outputs that the config calls vectors of one, or [1,1],
+            without a reshape.
         detours: datatypes of the inputs that do not go to onnxruntime as they are.
     """
 
@@ -230,7 +231,7 @@ class _Traits:
         self.scalars = scalars
         self.outputs = {spec.name: spec.datatype for spec in signature.outputs.values()}
         self.vectors = {
-            spec.name
+            spec.name: spec.dims
             for spec in signature.outputs.values()
             if spec.name in scalars and spec.reshape is None
         }
