@@ -62,7 +62,8 @@ class Instance(Protocol):
             output_names: which outputs to compute.
 
         Returns:
-            One tensor per name, in that order, with the datatype that the model really gave.
+            One tensor per name, in that order, with the datatype that the model really gave. A
+            model that does without an optional input may leave outputs out.
 
         The outputs belong to the caller: an execution that follows must not write to them, and they
         live on after `close`. An output may be a view of an input, which numpy then keeps alive.

@@ -31,6 +31,19 @@ def test_the_output_is_a_copy() -> None:
     assert output.datatype is datatypes.FP32
 
 
+def test_an_output_whose_input_was_left_out_is_left_out() -> None:
+    source = make_source()
+    source.config.input.add(name="INPUT1", data_type="TYPE_FP32", dims=[-1], optional=True)
+    source.config.output.add(name="OUTPUT1", data_type="TYPE_FP32", dims=[-1])
+    instance = IdentityBackend().load(source).create_instance(0)
+    given = {"INPUT0": np.zeros(1, np.float32)}
+    assert [t.name for t in instance.execute(given, ["OUTPUT0", "OUTPUT1"])] == ["OUTPUT0"]
+    with pytest.raises(
+        InvalidArgumentError, match="model 'm' copies its inputs and was given none"
+    ):
+        instance.execute({}, ["OUTPUT0"])
+
+
 def test_instances_are_told_apart_by_their_delay() -> None:
     source = make_source(execute_delay_ms="100", instance_wise_delay_multiplier="4")
     model = IdentityBackend().load(source)

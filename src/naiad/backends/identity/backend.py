@@ -35,7 +35,7 @@ class IdentityBackend:
             InvalidArgumentError: an output has no input of its number and datatype, or a
                 parameter is not a number.
         """
-        signature = ModelSignature.from_config(source.config)
+        signature = ModelSignature.for_backend(source.config)
         sources = {
             output.name: _source_of(output, signature) for output in signature.outputs.values()
         }
@@ -88,20 +88,24 @@ class IdentityInstance:
     ) -> Sequence[Tensor]:
         """Copy the inputs that the outputs pair with, after the delay.
 
+        An output whose optional input was left out is left out, too.
+
         Raises:
-            InvalidArgumentError: the input of a wanted output was left out.
+            InvalidArgumentError: no input was given at all.
         """
+        if not inputs:
+            raise InvalidArgumentError(
+                f"model '{self._model_name}' copies its inputs and was given none"
+            )
         if self.delay_s:
             self._never.wait(self.delay_s)
-        return [self._copy(name, inputs) for name in output_names]
+        return [
+            self._copy(name, inputs) for name in output_names if self._sources[name].name in inputs
+        ]
 
     def _copy(self, output_name: str, inputs: Mapping[str, npt.NDArray[Any]]) -> Tensor:
         spec = self._sources[output_name]
-        data = inputs.get(spec.name)
-        if data is None:
-            raise InvalidArgumentError(
-                f"output '{output_name}' of model '{self._model_name}' needs input '{spec.name}'"
-            )
+        data = inputs[spec.name]
         # A copy, not the input itself: the answer may still be on its way to the client when
         # the buffer that the request came in takes the next one.
         return Tensor(output_name, spec.datatype, data.shape, np.array(data, order="C"))
