@@ -1,8 +1,8 @@
 """What the machine, or the container, gives this process: cores and memory."""
 
 import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 # Requests in flight may hold this share of memory; models, batches and answers need the rest.
@@ -14,7 +14,8 @@ _CGROUP_LIMITS: Final = (
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )
-_CGROUP_CPU: Final = "/sys/fs/cgroup/cpu.max"
+_CGROUPS: Final = "/proc/self/cgroup"
+_V2_CONTROLLERS: Final = ""
 
 
 def _read_file(path: str) -> str:
@@ -26,13 +27,9 @@ def core_count(read: Callable[[str], str] = _read_file) -> int:
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    try:
-        quota, period = read(_CGROUP_CPU).split()
-        if quota != "max":
-            cores = min(cores, -(-int(quota) // int(period)))
-    except (OSError, ValueError):
-        # No cgroup v2, or none with a quota.
-        pass
+    for quota, period in _quotas(read):
+        # Half a core more than two is worth a third thread.
+        cores = min(cores, -(-quota // period))
     return max(cores, 1)
 
 
@@ -48,6 +45,46 @@ def memory_limit_bytes(read: Callable[[str], str] = _read_file) -> int:
 def request_budget_bytes(read: Callable[[str], str] = _read_file) -> int:
     """How many bytes of requests the server holds at a time, where its user doesn't say."""
     return memory_limit_bytes(read) // REQUEST_SHARE
+
+
+def _quotas(read: Callable[[str], str]) -> Iterator[tuple[int, int]]:
+    """Microseconds of CPU per microseconds of time: of the process's group and those above it.
+
+    A container sees its own group as the root; a service of systemd sees where it is.
+    """
+    for folder in _cpu_folders(read):
+        try:
+            quota, period = read(f"{folder}/cpu.max").split()
+        except (OSError, ValueError):
+            try:
+                quota = read(f"{folder}/cpu.cfs_quota_us").strip()
+                period = read(f"{folder}/cpu.cfs_period_us").strip()
+            except OSError:
+                continue
+        # "max" in v2 and -1 in v1 are no quota.
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            yield int(quota), int(period)
+
+
+def _cpu_folders(read: Callable[[str], str]) -> Iterator[str]:
+    """Where the quotas may be, in cgroup v2 and v1."""
+    groups = {_V2_CONTROLLERS: "/"}
+    try:
+        for line in read(_CGROUPS).splitlines():
+            _, controllers, path = line.split(":", 2)
+            groups[controllers] = path
+    except (OSError, ValueError):
+        # Not Linux, or not that format; the root may still be ours.
+        pass
+    for controllers, path in groups.items():
+        if controllers == _V2_CONTROLLERS:
+            mount = "/sys/fs/cgroup"
+        elif "cpu" in controllers.split(","):
+            mount = f"/sys/fs/cgroup/{controllers}"
+        else:
+            continue
+        for above in (PurePosixPath(path), *PurePosixPath(path).parents):
+            yield f"{mount}{above}".rstrip("/")
 
 
 def _read_limit(path: str, read: Callable[[str], str]) -> int | None:

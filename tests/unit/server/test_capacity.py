@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -36,10 +37,54 @@ def test_the_tightest_limit_counts(content: dict[str, str], limit: int) -> None:
     assert request_budget_bytes(files(content)) == limit // 4
 
 
-def test_a_quota_takes_cores_away_and_leaves_one() -> None:
-    unlimited = core_count(files({}))
-    assert unlimited >= 1
-    assert core_count(files({CPU: "max 100000\n"})) == unlimited
-    assert core_count(files({CPU: "100000 100000\n"})) == 1
-    assert core_count(files({CPU: "1000 100000\n"})) == 1
-    assert core_count(files({CPU: "nonsense"})) == unlimited
+GROUPS = "/proc/self/cgroup"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param({CPU: "100000 100000\n"}, id="container"),
+        pytest.param({CPU: "1000 100000\n"}, id="part of a core"),
+        pytest.param(
+            {
+                GROUPS: "0::/system.slice/naiad.service\n",
+                "/sys/fs/cgroup/system.slice/naiad.service/cpu.max": "max 100000\n",
+                "/sys/fs/cgroup/system.slice/cpu.max": "100000 100000\n",
+            },
+            id="a group above",
+        ),
+        pytest.param(
+            {
+                GROUPS: "4:memory:/x\n3:cpu,cpuacct:/docker/1\n0::/\n",
+                "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
+                "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "50000\n",
+            },
+            id="v1",
+        ),
+    ],
+)
+def test_a_quota_takes_cores_away_and_leaves_one(content: dict[str, str]) -> None:
+    assert core_count(files(content)) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {CPU: "max 100000\n"},
+        {CPU: "nonsense"},
+        {CPU: "100000 0\n"},
+        {GROUPS: "nonsense"},
+        {
+            GROUPS: "1:cpu:/\n",
+            "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+    ],
+)
+def test_without_a_quota_the_affinity_counts(content: dict[str, str]) -> None:
+    assert core_count(files(content)) == len(os.sched_getaffinity(0))
+
+
+def test_a_quota_above_the_affinity_takes_nothing_away() -> None:
+    assert core_count(files({CPU: "100000000 100000\n"})) == len(os.sched_getaffinity(0))
