@@ -35,7 +35,7 @@ class IdentityBackend:
             InvalidArgumentError: an output has no input of its number and datatype, or a
                 parameter is not a number.
         """
-        signature = ModelSignature.for_backend(source.config)
+        signature = ModelSignature.from_config(source.config)
         sources = {
             output.name: _source_of(output, signature) for output in signature.outputs.values()
         }
