@@ -31,13 +31,15 @@ def test_the_output_is_a_copy() -> None:
     assert output.datatype is datatypes.FP32
 
 
-def test_an_output_whose_input_was_left_out_is_left_out() -> None:
+def test_an_output_whose_input_was_left_out_is_zero() -> None:
     source = make_source()
-    source.config.input.add(name="INPUT1", data_type="TYPE_FP32", dims=[-1], optional=True)
-    source.config.output.add(name="OUTPUT1", data_type="TYPE_FP32", dims=[-1])
+    source.config.max_batch_size = 4
+    source.config.input.add(name="INPUT1", data_type="TYPE_FP32", dims=[-1, 3], optional=True)
+    source.config.output.add(name="OUTPUT1", data_type="TYPE_FP32", dims=[-1, 3])
     instance = IdentityBackend().load(source).create_instance(0)
-    given = {"INPUT0": np.zeros(1, np.float32)}
-    assert [t.name for t in instance.execute(given, ["OUTPUT0", "OUTPUT1"])] == ["OUTPUT0"]
+    given = {"INPUT0": np.ones((2, 1), np.float32)}
+    (output,) = instance.execute(given, ["OUTPUT1"])
+    assert output.data.tolist() == [[[0, 0, 0]]] * 2
     with pytest.raises(
         InvalidArgumentError, match="model 'm' copies its inputs and was given none"
     ):

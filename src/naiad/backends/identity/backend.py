@@ -15,6 +15,7 @@ import numpy.typing as npt
 from naiad.backends.base import ModelSource
 from naiad.backends.parameters import read_integer
 from naiad.errors import InvalidArgumentError
+from naiad.inference.datatypes import BYTES
 from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature, TensorSpec
 
@@ -62,7 +63,7 @@ class IdentityModel:
     def create_instance(self, index: int) -> "IdentityInstance":
         """An instance whose delay depends on its number, so that tests can tell them apart."""
         delay_ms = self._delay_ms * max(self._multiplier * index, 1)
-        return IdentityInstance(self._signature.name, self._sources, delay_ms / 1000)
+        return IdentityInstance(self._signature, self._sources, delay_ms / 1000)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -75,10 +76,12 @@ class IdentityInstance:
         delay_s: how long an execution lasts at least.
     """
 
-    __slots__ = ("_model_name", "_never", "_sources", "delay_s")
+    __slots__ = ("_never", "_signature", "_sources", "delay_s")
 
-    def __init__(self, model_name: str, sources: Mapping[str, TensorSpec], delay_s: float) -> None:
-        self._model_name = model_name
+    def __init__(
+        self, signature: ModelSignature, sources: Mapping[str, TensorSpec], delay_s: float
+    ) -> None:
+        self._signature = signature
         self._sources = sources
         self.delay_s = delay_s
         self._never = threading.Event()
@@ -88,27 +91,33 @@ class IdentityInstance:
     ) -> Sequence[Tensor]:
         """Copy the inputs that the outputs pair with, after the delay.
 
-        An output whose optional input was left out is left out, too.
+        An output whose optional input was left out is zero.
 
         Raises:
             InvalidArgumentError: no input was given at all.
         """
         if not inputs:
             raise InvalidArgumentError(
-                f"model '{self._model_name}' copies its inputs and was given none"
+                f"model '{self._signature.name}' copies its inputs and was given none"
             )
         if self.delay_s:
             self._never.wait(self.delay_s)
-        return [
-            self._copy(name, inputs) for name in output_names if self._sources[name].name in inputs
-        ]
+        return [self._copy(name, inputs) for name in output_names]
 
     def _copy(self, output_name: str, inputs: Mapping[str, npt.NDArray[Any]]) -> Tensor:
         spec = self._sources[output_name]
-        data = inputs[spec.name]
+        given = inputs.get(spec.name)
+        if given is None:
+            given = self._zeros(spec, inputs)
         # A copy, not the input itself: the answer may still be on its way to the client when
         # the buffer that the request came in takes the next one.
-        return Tensor(output_name, spec.datatype, data.shape, np.array(data, order="C"))
+        return Tensor(output_name, spec.datatype, given.shape, np.array(given, order="C"))
+
+    def _zeros(self, spec: TensorSpec, inputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """In the shape of the config, any length taken for 1, and with the batch of the others."""
+        rows = next(iter(inputs.values())).shape[:1] if self._signature.max_batch_size else ()
+        shape = rows + tuple(1 if dim == -1 else dim for dim in spec.dims)
+        return np.full(shape, b"" if spec.datatype is BYTES else 0, spec.datatype.dtype)
 
     def close(self) -> None:
         """Nothing is held."""
