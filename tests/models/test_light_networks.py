@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from tests.conformance.onnx.suite import PATTERN, REQUIREMENT
-from tests.models.conftest import ModelServer
+from tests.models.conftest import Array, ModelServer
 from tests.support.wheels import require_wheel
 
 FULL = pytest.mark.full
@@ -32,24 +32,43 @@ def light_folder() -> Path:
     return require_wheel(REQUIREMENT, PATTERN) / "onnx" / "backend" / "test" / "data" / "light"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NETWORKS)
-def test_gives_the_reference_output_exactly(name: str, server: ModelServer) -> None:
+def read_case(name: str) -> tuple[dict[str, Array], str, Array]:
+    """The input of ones by name, the name of the output, and what it must be."""
     folder = light_folder()
     graph = onnx.load(folder / f"{name}.onnx").graph
     constants = {tensor.name for tensor in graph.initializer}
     (given,) = [value for value in graph.input if value.name not in constants]
     shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]
     reference = onnx.TensorProto.FromString((folder / f"{name}_output_0.pb").read_bytes())
-    wanted = numpy_helper.to_array(reference)
+    wanted: Array = numpy_helper.to_array(reference)
+    return {given.name: np.ones(shape, np.float32)}, graph.output[0].name, wanted
 
-    server.load(name, folder / f"{name}.onnx")
-    outputs = server.infer(name, {given.name: np.ones(shape, np.float32)})
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gives_the_reference_output_exactly(name: str, server: ModelServer) -> None:
+    inputs, output_name, wanted = read_case(name)
+
+    server.load(name, light_folder() / f"{name}.onnx")
+    outputs = server.infer(name, inputs)
 
     # Names have slashes, as Caffe2 gave them: gpu_0/data_0.
-    (output,) = outputs.values()
-    assert list(outputs) == [graph.output[0].name]
-    np.testing.assert_array_equal(output, wanted)
+    assert list(outputs) == [output_name]
+    np.testing.assert_array_equal(outputs[output_name], wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_openvino_gives_the_reference_output_too(name: str, server: ModelServer) -> None:
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    inputs, output_name, wanted = read_case(name)
+    config = 'backend: "openvino"\ndefault_model_filename: "model.onnx"\n'
+
+    server.load(f"{name}_openvino", light_folder() / f"{name}.onnx", config)
+    outputs = server.infer(f"{name}_openvino", inputs)
+
+    # Another order of additions than that of the reference.
+    np.testing.assert_allclose(outputs[output_name], wanted, rtol=1e-3, atol=1e-6)
 
 
 def test_every_network_of_the_wheel_is_tested() -> None:

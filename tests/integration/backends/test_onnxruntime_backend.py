@@ -301,8 +301,10 @@ def test_every_parameter_is_taken(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(source, np.ones((1, 2), np.float32)), [[1, 1]])
 
 
-def test_threads_spin_only_for_a_model_that_asks_for_it(tmp_path: Path) -> None:
-    key = "session.intra_op.allow_spinning"
+@pytest.mark.parametrize(
+    "key", ["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"]
+)
+def test_threads_spin_only_for_a_model_that_asks_for_it(key: str, tmp_path: Path) -> None:
     quiet = make_session_options(make_source(tmp_path))
     asking = make_session_options(make_source(tmp_path, parameters={key: "1"}))
     assert quiet.get_session_config_entry(key) == "0"

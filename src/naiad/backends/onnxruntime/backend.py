@@ -224,7 +224,7 @@ class _Traits:
     """
 
     def __init__(self, source: ModelSource, scalars: frozenset[str]) -> None:
-        signature = ModelSignature.from_config(source.config)
+        signature = ModelSignature.for_backend(source.config)
         self.model_name = signature.name
         self.run_options = make_run_options(source)
         self.shapes = OutputShapes(signature, source.config)

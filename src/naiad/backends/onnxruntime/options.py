@@ -18,7 +18,7 @@ from naiad.errors import InvalidArgumentError
 _LOG_ONLY_FATAL: Final = 4
 
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
-_ALLOW_SPINNING: Final = "session.intra_op.allow_spinning"
+_ALLOW_SPINNING: Final = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 # optimization.graph.level, as Triton counts; a config without it means all.
 _LEVELS: Final = {
@@ -72,7 +72,8 @@ def make_session_options(
     # Threads that spin after an execution begin the next one a few us sooner, out of cores that the
     # event loop and other models want: benchmarks/spinning.py. A model that has the machine to
     # itself gains by it (ResNet-18 on 2 idle cores a tenth to a quarter), and its config can ask.
-    options.add_session_config_entry(_ALLOW_SPINNING, "0")
+    for key in _ALLOW_SPINNING:
+        options.add_session_config_entry(key, "0")
     for key in config.parameters:
         if key.startswith("session."):
             options.add_session_config_entry(key, config.parameters[key].string_value)
