@@ -105,8 +105,10 @@ def repository(tmp_path: Path) -> Path:
 def test_memory_is_flat(repository: Path, name: str, cycles: int, settled: int) -> None:
     result = subprocess.run(
         # One pool for all threads, or which thread allocates decides over some percent.
-        ["env", "MALLOC_ARENA_MAX=1", sys.executable, "-c", SCRIPT]
-        + [str(repository), name, str(cycles), str(settled)],
+        [
+            *("env", "MALLOC_ARENA_MAX=1", sys.executable, "-c", SCRIPT),
+            *(str(repository), name, str(cycles), str(settled)),
+        ],
         capture_output=True,
         text=True,
         timeout=110,
