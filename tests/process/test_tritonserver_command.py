@@ -1,10 +1,13 @@
 """``tritonserver``, by that name: how it ends and what it says, as Triton does."""
 
+import json
 import signal
 import socket
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.process.test_serve_command import ServeProcess, add_model, get, infer, run
@@ -165,3 +168,26 @@ def test_a_laptop_can_try_a_config_for_gpus(tmp_path: Path, started: list[ServeP
     server = start(started, *PORTS, repository, "--gpu-fallback", "cpu")
     server.wait_for(r"^W.*model 'm': its config asks for GPUs; it runs on the CPU")
     assert infer(server.http, "m", 2.0)["outputs"][0]["data"] == [2.0]
+
+
+def post(url: str, body: Any) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.loads(response.read() or b"null")
+
+
+def test_a_reload_brings_its_labels(tmp_path: Path, started: list[ServeProcess]) -> None:
+    add_model(tmp_path, "m")
+    config = tmp_path / "m" / "config.pbtxt"
+    text = config.read_text().replace('name: "OUTPUT0"', 'name: "OUTPUT0" label_filename: "labels"')
+    config.write_text(text)
+    server = start(
+        started, *PORTS, f"--model-repository={tmp_path}", "--model-control-mode=explicit"
+    )
+    outputs = [{"name": "OUTPUT0", "parameters": {"classification": 1}}]
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [5]}
+    for label in ("cat", "lion"):
+        (tmp_path / "m" / "labels").write_text(f"{label}\n")
+        post(f"{server.http}/v2/repository/models/m/load", {})
+        answer = post(f"{server.http}/v2/models/m/infer", {"inputs": [tensor], "outputs": outputs})
+        assert answer["outputs"][0]["data"] == [f"5.000000:0:{label}"]

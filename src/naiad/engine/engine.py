@@ -60,7 +60,7 @@ class EngineOptions:
         server_version: the version there.
         control_mode: whether clients may load and unload.
         startup_models: with explicit control, what is loaded at start; ``*`` alone for all.
-        poll_interval_s: with polling, between two looks at the repositories.
+        poll_interval_s: with polling, between two looks at the repositories; 0 for no more looks.
         loads: how loads are done.
         is_readiness_strict: ready only while every model is.
         is_client_shared_memory_allowed: whether clients may register shared memory.
@@ -163,7 +163,7 @@ class Engine:
         names = await asyncio.to_thread(self._startup_names)
         failures = await self._lifecycle.load_all(dict.fromkeys(names, Override()))
         self._is_started = True
-        if self._options.control_mode is ModelControlMode.POLL:
+        if self._options.control_mode is ModelControlMode.POLL and self._options.poll_interval_s:
             self._polling = asyncio.create_task(self._poll())
         return failures
 

@@ -279,8 +279,8 @@ class Loader:
             )
         if override.config_json is None:
             raise InvalidArgumentError(
-                f"failed to load '{name}', Load parameter 'config' must be specified for model "
-                "file override"
+                f"failed to load '{name}', failed to poll from model repository: Load parameter "
+                "'config' must be specified for model file override"
             )
 
     def _scheduler(self, config: ModelConfig) -> Scheduler:

@@ -44,6 +44,10 @@ class InferResponseEncoder:
         self._has_batch_axis = has_batch_axis
         self._entries: dict[tuple[str, str, tuple[int, ...]], tuple[bytes, int]] = {}
 
+    def fits(self, labels: Mapping[str, Sequence[str]], *, has_batch_axis: bool) -> bool:
+        """Whether it was made of these very labels; a reloaded model has others."""
+        return labels is self._labels and has_batch_axis is self._has_batch_axis
+
     def encode(
         self, response: InferResponse, outputs: RequestedOutputs
     ) -> tuple[bytes, list[Buffer], int]:

@@ -42,7 +42,8 @@ class Repositories:
     """
 
     def __init__(self, paths: Sequence[Path], storages: Sequence[Storage] = ()) -> None:
-        self._paths = paths
+        # A folder that is named twice is one repository, as for Triton.
+        self._paths = tuple(dict.fromkeys(path.resolve() for path in paths))
         self._storages = storages
 
     def problems(self) -> dict[str, str]:

@@ -82,6 +82,13 @@ def parse_text(text: str) -> str:
     return text
 
 
+def parse_name(text: str) -> str:
+    """Any text but none."""
+    if not text:
+        raise ValueError("expected a name, got nothing")
+    return text
+
+
 def parse_boolean(text: str) -> bool:
     """True or false, on or off, 1 or 0, in any case."""
     value = _BOOLEANS.get(text.lower())

@@ -37,6 +37,7 @@ from naiad.server.option import (
     integer,
     parse_boolean,
     parse_level,
+    parse_name,
     parse_text,
 )
 from naiad.server.trace_options import (
@@ -184,10 +185,10 @@ class Settings:
         int,
         Option(
             "repository-poll-secs",
-            integer(1),
+            integer(0),
             "SECONDS",
-            "With --model-control-mode=poll, time between two looks at the repositories. A changed "
-            "folder is loaded once two looks in a row find it the same.",
+            "With --model-control-mode=poll, time between two looks at the repositories; 0 for no "
+            "more looks. A changed folder is loaded once two looks in a row find it the same.",
             Group.REPOSITORY,
         ),
     ] = 15
@@ -257,7 +258,7 @@ class Settings:
         str,
         Option(
             "model-config-name",
-            parse_text,
+            parse_name,
             "NAME",
             "Read configs/NAME.pbtxt of a model where there is one.",
             Group.REPOSITORY,

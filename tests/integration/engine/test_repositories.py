@@ -74,6 +74,15 @@ async def test_a_name_in_two_repositories_is_not_loaded(
     await engine.stop()
 
 
+async def test_a_repository_that_is_named_twice_is_one(tmp_path: Path) -> None:
+    RepositoryBuilder(tmp_path / "models").add_sum("m")
+    (tmp_path / "link").symlink_to(tmp_path / "models")
+    paths = (tmp_path / "models", tmp_path / "models", tmp_path / "link")
+    engine = make_engine(LoaderOptions(paths), ModelControlMode.NONE)
+    assert await engine.start() == {}
+    await engine.stop()
+
+
 async def test_polling_unloads_a_name_that_appears_twice_until_it_does_not(
     two: tuple[RepositoryBuilder, RepositoryBuilder],
 ) -> None:

@@ -172,6 +172,7 @@ def test_backend_settings_of_one_win_over_those_of_all() -> None:
         ("--http-port=99999", "expected a number from 0 to 65535, got 99999"),
         ("--strict-readiness=yes", "expected true or false, got 'yes'"),
         ("--model-control-mode=sometimes", "expected one of none, poll, explicit, got 'sometimes'"),
+        ("--model-config-name=", "expected a name, got nothing"),
         ("--gpu-fallback=tpu", "expected one of error, cpu, got 'tpu'"),
         ("--model-load-thread-count=0", "expected a number from 1 to 1024, got 0"),
         ("--backend-config=python", "expected BACKEND,KEY=VALUE or KEY=VALUE, got 'python'"),

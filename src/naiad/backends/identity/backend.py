@@ -2,7 +2,8 @@
 
 Parameters of the model config: ``execute_delay_ms`` makes each execution last at least that long;
 ``instance_wise_delay_multiplier`` multiplies it by itself times the number of the instance, where
-that is more than 1. Source: identity_backend.
+that is more than 1; ``creation_delay_sec`` makes each load last at least that long. Source:
+identity_backend.
 """
 
 import threading
@@ -36,6 +37,9 @@ class IdentityBackend:
             InvalidArgumentError: an output has no input of its number and datatype, or a
                 parameter is not a number.
         """
+        creation_delay_s = read_integer(source.config, "creation_delay_sec")
+        if creation_delay_s:
+            threading.Event().wait(creation_delay_s)
         signature = ModelSignature.from_config(source.config)
         sources = {
             output.name: _source_of(output, signature) for output in signature.outputs.values()

@@ -172,13 +172,11 @@ class InferHandler:
     def encoder(self, model: ServedModel) -> InferResponseEncoder:
         """The encoder for the answers of ``model``."""
         key = (model.name, model.version)
+        has_batch_axis = model.signature.max_batch_size > 0
         encoder = self._encoders.get(key)
-        if encoder is None:
+        if encoder is None or not encoder.fits(model.labels, has_batch_axis=has_batch_axis):
             encoder = self._encoders[key] = InferResponseEncoder(
-                model.name,
-                model.version,
-                model.labels,
-                has_batch_axis=model.signature.max_batch_size > 0,
+                model.name, model.version, model.labels, has_batch_axis=has_batch_axis
             )
         return encoder
 
