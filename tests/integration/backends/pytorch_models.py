@@ -1,5 +1,7 @@
 """PyTorch model files and their configs, for the tests of the PyTorch backend."""
 
+import gc
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,3 +50,31 @@ def run(source: ModelSource, *wanted: str, **inputs: npt.NDArray[Any]) -> list[T
 
 def row(*values: float) -> npt.NDArray[np.float32]:
     return np.array([values], np.float32)
+
+
+def check_cycles(source: ModelSource, rows: npt.NDArray[Any], cycles: int) -> None:
+    """Load, run and unload a model so many times; memory and threads stay as they are."""
+    backend = PyTorchBackend()
+    given = dict.fromkeys((tensor.name for tensor in source.config.input), rows)
+    wanted = [tensor.name for tensor in source.config.output]
+
+    def cycle() -> None:
+        model = backend.load(source)
+        instance = model.create_instance(0)
+        instance.execute(given, wanted)
+        instance.close()
+        model.close()
+
+    for _ in range(10):
+        cycle()
+    before, threads = resident_bytes(), len(os.listdir("/proc/self/task"))
+    for _ in range(cycles):
+        cycle()
+    assert resident_bytes() - before < 16 << 20
+    assert len(os.listdir("/proc/self/task")) <= threads
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

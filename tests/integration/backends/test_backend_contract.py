@@ -46,6 +46,11 @@ def build_torchscript(directory: Path) -> None:
         torch.jit.save(module, directory / "model.pt")
 
 
+def build_module_file(directory: Path) -> None:
+    code = "import torch\nclass Same(torch.nn.Identity):\n    pass\n"
+    (directory / "model.py").write_text(code, encoding="utf-8")
+
+
 def build_nothing(directory: Path) -> None:
     """The identity backend has no file."""
 
@@ -55,6 +60,7 @@ CASES = [
     pytest.param("onnxruntime", build_onnx, id="onnxruntime"),
     pytest.param("openvino", build_openvino, id="openvino"),
     pytest.param("pytorch", build_torchscript, id="pytorch", marks=pytest.mark.slow),
+    pytest.param("pytorch", build_module_file, id="pytorch-class", marks=pytest.mark.slow),
 ]
 
 
@@ -69,6 +75,7 @@ def source(backend_name: str, build: Callable[[Path], None], tmp_path: Path) -> 
     config = ModelConfig(
         name="same",
         backend=backend_name,
+        runtime="model.py" if build is build_module_file else "",
         max_batch_size=8,
         input=[ModelInput(name="INPUT0", data_type="TYPE_FP32", dims=[-1])],
         output=[ModelOutput(name="OUTPUT0", data_type="TYPE_FP32", dims=[-1])],
@@ -146,7 +153,7 @@ def test_an_output_outlives_its_instance(model: LoadedModel) -> None:
 
 def test_a_config_of_another_datatype_is_refused(source: ModelSource, backend_name: str) -> None:
     if backend_name == "pytorch":
-        pytest.skip("a TorchScript file does not say what datatypes it takes")
+        pytest.skip("neither a TorchScript file nor a class says what datatypes it takes")
     source.config.output[0].data_type = DataType.TYPE_INT32
     backend = BackendRegistry().get(backend_name)
     with pytest.raises(NaiadError) as failure:

@@ -5,7 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.integration.backends.pytorch_models import Tensors, fp32, make_source, row, run
+from tests.integration.backends.pytorch_models import (
+    Tensors,
+    check_cycles,
+    fp32,
+    make_source,
+    row,
+    run,
+)
 
 from naiad.backends.base import ModelSource
 from naiad.backends.pytorch.backend import PyTorchBackend
@@ -101,3 +108,11 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     source = make_exported_source(tmp_path, fp32("x"), fp32("y"))
     with pytest.raises(InternalError, match=r"^failed to load model 'm': it is no \.pt2 archive"):
         PyTorchBackend().load(source)
+
+
+@pytest.mark.parametrize("cycles", [pytest.param(20), pytest.param(200, marks=pytest.mark.full)])
+def test_loading_and_unloading_leaves_no_memory(cycles: int, tmp_path: Path) -> None:
+    export(tmp_path, torch.nn.Linear(512, 512), torch.ones(1, 512))  # 1 MiB
+    tensors = [("INPUT__0", "TYPE_FP32", [1, 512])]
+    source = make_exported_source(tmp_path, tensors, [("OUTPUT__0", "TYPE_FP32", [1, 512])])
+    check_cycles(source, np.ones((1, 512), np.float32), cycles)
