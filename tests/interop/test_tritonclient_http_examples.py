@@ -38,7 +38,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("examples")
     for model in (*MODELS, SEQUENCE_MODEL):
         shutil.copytree(RECORDED / model, folder / model)
-    loads = [f"--load-model={model}" for model in MODELS]
+    loads = [f"--load-model={model}" for model in (*MODELS, SEQUENCE_MODEL)]
     options = ("--allow-client-shm=true", "--model-control-mode=explicit", *loads)
     with ServerProcess(folder, options=options) as server:
         yield server.address
@@ -280,13 +280,36 @@ def test_classification_as_the_image_client_does(client: triton.InferenceServerC
     assert [row[0].decode().split(":")[1:] for row in rows] == [["3"], ["0", "cat"]]
 
 
-def test_sequences_are_refused_until_there_is_a_sequence_batcher(
+def test_sequences_keep_their_state_beside_each_other(client: triton.InferenceServerClient) -> None:
+    def send(value: int, key: int | str, flags: str = "") -> int:
+        given = triton.InferInput("INPUT", [1, 1], "INT32")
+        given.set_data_from_numpy(np.array([[value]], np.int32))
+        result = client.infer(
+            SEQUENCE_MODEL,
+            [given],
+            outputs=[triton.InferRequestedOutput("OUTPUT")],
+            sequence_id=key,
+            sequence_start="s" in flags,
+            sequence_end="e" in flags,
+        )
+        return int(result.as_numpy("OUTPUT")[0, 0])
+
+    # The model adds up what it is sent, as the sequence examples of the client do.
+    text = "a sequence of its own"
+    assert [send(11, 1000, "s"), send(-11, 1001, "s"), send(1, text, "s")] == [11, -11, 1]
+    assert [send(7, 1000), send(-7, 1001), send(2, text)] == [18, -18, 3]
+    assert [send(5, 1000, "e"), send(-5, 1001, "e"), send(3, text, "e")] == [23, -23, 6]
+    with pytest.raises(InferenceServerException) as raised:
+        send(1, 1000)
+    assert raised.value.message() == (
+        f"inference request for sequence 1000 to model '{SEQUENCE_MODEL}' must specify the START "
+        "flag on the first request of the sequence"
+    )
+
+
+def test_a_model_without_sequences_does_nothing_with_their_parameters(
     client: triton.InferenceServerClient,
 ) -> None:
-    with pytest.raises(InferenceServerException) as raised:
-        client.load_model(SEQUENCE_MODEL)
-    assert "sequence batcher" in raised.value.message()
-    # A model without sequences takes their parameters and does nothing with them, as in Triton.
     check(
         client.infer("simple", numbers(), sequence_id=1001, sequence_start=True, sequence_end=False)
     )

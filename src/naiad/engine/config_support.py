@@ -10,10 +10,11 @@ def require_supported(config: ModelConfig) -> None:
     Raises:
         UnsupportedError: with what to do instead.
     """
-    if config.HasField("sequence_batching"):
+    if config.sequence_batching.iterative_sequence:
         raise UnsupportedError(
-            "this release does not run the sequence batcher yet; remove sequence_batching "
-            "and keep the state in the client, or serve the model elsewhere"
+            "this release does not run iterative sequences: they need a backend that hands a "
+            "request back to the scheduler, and there is none yet. Remove iterative_sequence and "
+            "let the client send the steps of the sequence"
         )
     if config.batch_input or config.batch_output:
         raise UnsupportedError(
@@ -39,6 +40,8 @@ def ignored_settings(config: ModelConfig) -> list[str]:
         found.append("response_cache")
     if any(group.HasField("rate_limiter") for group in config.instance_group):
         found.append("instance_group.rate_limiter")
+    if any(state.use_growable_memory for state in config.sequence_batching.state):
+        found.append("sequence_batching.state.use_growable_memory")
     if config.HasField("ensemble_scheduling"):
         # Rows are joined by the models of the steps, each as its own config says.
         if any(tensor.allow_ragged_batch for tensor in config.input):

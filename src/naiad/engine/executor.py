@@ -16,17 +16,19 @@ from naiad.backends.base import Instance
 from naiad.clock import Clock
 from naiad.engine.instances import Execution, InstanceThread
 from naiad.engine.reshape import Reshaper
+from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.trace import record_execution
 from naiad.engine.warmup import WarmupSample
-from naiad.errors import NaiadError, UnavailableError
+from naiad.errors import CancelledError, NaiadError, UnavailableError
 from naiad.inference.datatypes import Datatype
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
+from naiad.inference.sequence import SequenceRow, SequenceState
 from naiad.inference.statistics import BatchStatistic, FailureReason, ModelStatistics
 from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature
-from naiad.scheduling.batch import split_rows
-from naiad.scheduling.scheduler import Scheduler
+from naiad.scheduling.batch import pick_rows, split_rows
+from naiad.scheduling.scheduler import ANY_INSTANCE, Batch, BatchClose, Scheduler
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Executor:
         scheduler: decides what runs next.
         instances: at least one; closed by `close`.
         clock: for queue times and statistics.
+        sequence_tensors: what the sequence batcher adds to the requests of a sequence model.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Executor:
         scheduler: Scheduler,
         instances: Sequence[Instance],
         clock: Clock,
+        sequence_tensors: SequenceTensors | None = None,
     ) -> None:
         self.statistics = ModelStatistics()
         self._name = signature.name
@@ -57,6 +61,7 @@ class Executor:
         # all, are in that order whatever a request or a config says.
         self._output_names = tuple(sorted(signature.outputs))
         self._has_batch_axis = signature.max_batch_size > 0
+        self._has_sequences = sequence_tensors is not None
         self._scheduler = scheduler
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -70,7 +75,12 @@ class Executor:
         self._is_idle.set()
         self._instances = [
             InstanceThread(
-                f"{signature.name}_{index}", instance, Reshaper(signature), clock, self._give_back
+                f"{signature.name}_{index}",
+                instance,
+                Reshaper(signature),
+                clock,
+                self._give_back,
+                sequence_tensors,
             )
             for index, instance in enumerate(instances)
         ]
@@ -81,6 +91,7 @@ class Executor:
 
         Raises:
             UnavailableError: the queue is full, or the model is being unloaded.
+            InvalidArgumentError: the scheduler can't run such a request.
         """
         if self._is_stopping:
             raise UnavailableError(
@@ -91,12 +102,7 @@ class Executor:
         self._scheduler.offer(request, now_ns)
         self.statistics.pending_count += 1
         self._is_idle.clear()
-        if self._tick_is_due:
-            return
-        if self._idle:
-            self._tick_is_due = True
-            self._loop.call_soon(self._tick)
-        else:
+        if not self._schedule_tick():
             self._arm_deadline(now_ns)
 
     def cancel(self, request: InferRequest) -> None:
@@ -105,8 +111,21 @@ class Executor:
         request.on_response = _ignore
         if self._scheduler.remove(request):
             self.statistics.pending_count -= 1
-            self._count_failure(request, FailureReason.CANCELED, self._clock.now_ns())
+            now_ns = self._clock.now_ns()
+            self._count_failure(request, FailureReason.CANCELED, now_ns)
+            abandoned = self._scheduler.abandoned()
+            if abandoned:
+                error = CancelledError("a request before this one in its sequence was cancelled")
+                self._refuse(abandoned, error, FailureReason.CANCELED)
             self._note_idle()
+            self._schedule_tick()
+
+    def _schedule_tick(self) -> bool:
+        """Look at the queue once this tick's requests are in; False while no instance is free."""
+        if not self._tick_is_due and self._idle:
+            self._tick_is_due = True
+            self._loop.call_soon(self._tick)
+        return self._tick_is_due
 
     async def warm_up(self, samples: Sequence[WarmupSample]) -> None:
         """Run every sample on every instance; called before the first request, awaited to the end.
@@ -131,9 +150,18 @@ class Executor:
             for request in batch:
                 request.queued_ns = now_ns
             self._idle.remove(instance)
-            instance.hand_over(Execution(batch, self._output_names))
+            instance.hand_over(Execution(self._make_batch(instance, batch), self._output_names))
             await run.wait_for(start + size)
         run.raise_failures()
+
+    def _make_batch(self, instance: InstanceThread, requests: list[InferRequest]) -> Batch:
+        """A batch that no scheduler formed; of a sequence model, of whole sequences."""
+        rows = None
+        if self._has_sequences:
+            rows = [SequenceRow(request, SequenceState()) for request in requests]
+            for request in requests:
+                request.sequence_start = request.sequence_end = True
+        return Batch(requests, BatchClose.FULL, self._instances.index(instance), rows)
 
     async def drain(self) -> None:
         """Refuse new requests and wait until the accepted ones are answered."""
@@ -152,7 +180,8 @@ class Executor:
         now_ns = self._clock.now_ns()
         expired = self._scheduler.expire(now_ns)
         if expired:
-            self._reject(expired, now_ns)
+            error = UnavailableError(self._scheduler.expiry_text)
+            self._refuse(expired, error, FailureReason.REJECTED)
         while self._idle:
             batch = self._scheduler.take(now_ns)
             if batch is None:
@@ -162,10 +191,10 @@ class Executor:
                 break
             self.statistics.pending_count -= len(batch.requests)
             self.statistics.closings[batch.closed_by] += 1
-            execution = Execution(batch.requests, self._wanted(batch.requests))
+            execution = Execution(batch, self._wanted(batch.requests))
             if self._scheduler.is_order_preserved:
                 self._in_order.append(execution)
-            self._idle.pop().hand_over(execution)
+            self._take_instance(batch.instance_index).hand_over(execution)
         self._arm_deadline(now_ns)
 
     def _arm_deadline(self, now_ns: int) -> None:
@@ -187,12 +216,21 @@ class Executor:
         self._wake = None
         self._tick()
 
-    def _reject(self, requests: Sequence[InferRequest], now_ns: int) -> None:
-        """Answer requests that have waited too long."""
-        error = UnavailableError("Request timeout expired")
+    def _take_instance(self, index: int) -> InstanceThread:
+        if index == ANY_INSTANCE:
+            return self._idle.pop()
+        instance = self._instances[index]
+        self._idle.remove(instance)
+        return instance
+
+    def _refuse(
+        self, requests: Sequence[InferRequest], error: NaiadError, reason: FailureReason
+    ) -> None:
+        """Answer requests that left the queue and will not run."""
+        now_ns = self._clock.now_ns()
         self.statistics.pending_count -= len(requests)
         for request in requests:
-            self._count_failure(request, FailureReason.REJECTED, now_ns)
+            self._count_failure(request, reason, now_ns)
             _respond(
                 request, InferResponse(self._name, self._version, request.request_id, (), error)
             )
@@ -213,6 +251,7 @@ class Executor:
 
     def _finish(self, instance: InstanceThread, execution: Execution) -> None:
         self._idle.append(instance)
+        self._scheduler.finish(execution.batch, self._clock.now_ns())
         # The next batch first, so that the instance works while the answers are written.
         self._tick()
         if self._scheduler.is_order_preserved:
@@ -258,6 +297,8 @@ class Executor:
         requests = execution.requests
         if not self._has_batch_axis:
             return [(tensor.name, tensor.datatype, [tensor.data]) for tensor in execution.outputs]
+        if execution.batch.rows is not None:
+            return _split_sequences(execution, execution.batch.rows)
         rows = [request.batch_size for request in requests]
         return [
             (tensor.name, tensor.datatype, split_rows(tensor.data, rows))
@@ -305,9 +346,10 @@ class Executor:
         statistics.compute_input.add(input_ns * count, count)
         statistics.compute_infer.add(infer_ns * count, count)
         statistics.compute_output.add(output_ns * count, count)
-        rows = 0
+        rows = 0 if execution.batch.rows is None else len(execution.batch.rows)
         for request in execution.requests:
-            rows += request.batch_size
+            if execution.batch.rows is None:
+                rows += request.batch_size
             if request.compute_times is not None:
                 request.compute_times.add(input_ns, infer_ns, output_ns)
         batch = statistics.batches.get(rows)
@@ -342,6 +384,14 @@ def _respond(request: InferRequest, response: InferResponse) -> None:
         on_response(response)
     except Exception:  # noqa: BLE001 - it must not cost the rest of the batch its answers
         _log.exception("the answer to request '%s' could not be delivered", request.request_id)
+
+
+def _split_sequences(execution: Execution, rows: Sequence[SequenceRow]) -> list[_Output]:
+    positions = [index for index, row in enumerate(rows) if row.request is not None]
+    return [
+        (tensor.name, tensor.datatype, pick_rows(tensor.data, len(rows), positions))
+        for tensor in execution.outputs
+    ]
 
 
 def _select(outputs: Sequence[_Output], request: InferRequest) -> list[_Output]:

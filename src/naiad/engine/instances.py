@@ -16,17 +16,21 @@ import numpy.typing as npt
 from naiad.backends.base import Instance
 from naiad.clock import Clock
 from naiad.engine.reshape import Reshaper
+from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.errors import InternalError, NaiadError
 from naiad.inference.datatypes import BF16, BOOL
 from naiad.inference.request import InferRequest
+from naiad.inference.sequence import SequenceRow
 from naiad.inference.tensor import SharedTensor, Tensor
-from naiad.scheduling.batch import join_rows
+from naiad.scheduling.batch import join_rows, make_blank
+from naiad.scheduling.scheduler import Batch
 
 
 class Execution:
     """One batch on its way through an instance.
 
     Attributes:
+        batch: as the scheduler gave it.
         requests: whose rows it holds, in order.
         output_names: what any of them asked for; each once.
         outputs: one per output name, batched; empty with an error.
@@ -37,6 +41,7 @@ class Execution:
     """
 
     __slots__ = (
+        "batch",
         "end_ns",
         "error",
         "input_end_ns",
@@ -48,8 +53,9 @@ class Execution:
         "start_ns",
     )
 
-    def __init__(self, requests: list[InferRequest], output_names: Sequence[str]) -> None:
-        self.requests = requests
+    def __init__(self, batch: Batch, output_names: Sequence[str]) -> None:
+        self.batch = batch
+        self.requests = batch.requests
         self.output_names = output_names
         self.outputs: Sequence[Tensor] = ()
         self.error: NaiadError | None = None
@@ -69,6 +75,7 @@ class InstanceThread:
         reshaper: between the shapes of the config and those of the backend.
         clock: time stamps of the statistics.
         on_done: called by the thread with this object and each execution it finished.
+        sequence_tensors: of a sequence model.
     """
 
     def __init__(
@@ -78,8 +85,10 @@ class InstanceThread:
         reshaper: Reshaper,
         clock: Clock,
         on_done: Callable[["InstanceThread", Execution], None],
+        sequence_tensors: SequenceTensors | None = None,
     ) -> None:
         self._instance = instance
+        self._sequence_tensors = sequence_tensors
         self._reshaper = reshaper
         self._clock = clock
         self._on_done = on_done
@@ -108,12 +117,21 @@ class InstanceThread:
         now_ns = self._clock.now_ns
         execution.start_ns = execution.input_end_ns = now_ns()
         try:
-            inputs = _join_inputs(execution.requests)
+            rows = execution.batch.rows
+            inputs = _join_inputs(execution.requests) if rows is None else _join_rows(rows)
             if self._reshaper:
                 inputs = self._reshaper.to_backend(inputs)
+            names = execution.output_names
+            sequence_tensors = self._sequence_tensors
+            if rows is not None and sequence_tensors is not None:
+                sequence_tensors.add_inputs(inputs, rows)
+                names = sequence_tensors.output_names(names)
             execution.input_end_ns = now_ns()
-            outputs = self._instance.execute(inputs, execution.output_names)
+            outputs = self._instance.execute(inputs, names)
             execution.output_start_ns = now_ns()
+            if rows is not None and sequence_tensors is not None:
+                sequence_tensors.keep_states(outputs, rows)
+                outputs = outputs[: len(execution.output_names)]
             execution.outputs = self._reshaper.to_client(outputs) if self._reshaper else outputs
         except NaiadError as error:
             execution.error = error
@@ -132,6 +150,20 @@ def _join_inputs(requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]
     return {
         name: join_rows([_secure(request.inputs[name]) for request in requests]) for name in first
     }
+
+
+def _join_rows(rows: Sequence[SequenceRow]) -> dict[str, npt.NDArray[Any]]:
+    """The inputs of a sequence model's rows; those that only keep a place are blank."""
+    requests = [row.request for row in rows if row.request is not None]
+    if len(requests) == len(rows):
+        return _join_inputs(requests)
+    joined = {}
+    for name, tensor in requests[0].inputs.items():
+        blank = make_blank(tensor.data)
+        joined[name] = join_rows(
+            [blank if row.request is None else _secure(row.request.inputs[name]) for row in rows]
+        )
+    return joined
 
 
 def _secure(tensor: Tensor) -> npt.NDArray[Any]:

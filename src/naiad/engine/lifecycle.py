@@ -480,7 +480,12 @@ class Lifecycle:
 
     def _make_model(self, plan: ModelPlan, item: LoadedVersion) -> Model:
         executor = Executor(
-            item.version, item.signature, item.scheduler, item.instances, self._clock
+            item.version,
+            item.signature,
+            item.scheduler,
+            item.instances,
+            self._clock,
+            item.sequence_tensors,
         )
         return Model(
             plan.config,

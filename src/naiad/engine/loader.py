@@ -13,6 +13,7 @@ from naiad.backends.base import Instance, LoadedModel, ModelSource
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.config_support import ignored_settings, move_to_cpu, require_supported
 from naiad.engine.schedulers import make_scheduler
+from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.warmup import WarmupSample, make_samples
 from naiad.errors import (
     InternalError,
@@ -57,7 +58,8 @@ class LoaderOptions:
         is_completion_disabled: ``--disable-auto-complete-config``.
         allow_file_override: whether a load request may bring model files.
         backend_settings: ``--backend-config``, by backend name.
-        held_until_count: requests that a dynamic batcher waits for before its first batch.
+        held_until_count: requests that a batcher waits for before its first batch.
+        held_until_backlog_count: the same of sequences that have no slot.
         core_count: cores that this process may use; shared out over a model's instances.
         is_gpu_replaced: instances that are meant for GPUs run on the CPU.
     """
@@ -69,6 +71,7 @@ class LoaderOptions:
     allow_file_override: bool = False
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     held_until_count: int = 0
+    held_until_backlog_count: int = 0
     core_count: int = 1
     is_gpu_replaced: bool = False
 
@@ -118,6 +121,7 @@ class LoadedVersion:
     loaded: LoadedModel
     instances: list[Instance]
     warmup: list[WarmupSample]
+    sequence_tensors: SequenceTensors | None = None
 
 
 class Loader:
@@ -198,13 +202,21 @@ class Loader:
             labels = read_labels(plan.folder, config)
             signature = ModelSignature.from_config(config)
             warmup = make_samples(config, signature, plan.folder.path)
+            sequence_tensors = SequenceTensors.from_config(config, plan.folder.path)
         except BaseException:
             for instance in instances:
                 instance.close()
             loaded.close()
             raise
         return LoadedVersion(
-            version, signature, self._scheduler(config), labels, loaded, instances, warmup
+            version,
+            signature,
+            self._scheduler(config),
+            labels,
+            loaded,
+            instances,
+            warmup,
+            sequence_tensors,
         )
 
     def read_labels(self, plan: ModelPlan) -> dict[str, list[str]]:
@@ -288,6 +300,7 @@ class Loader:
             config,
             instance_count=len(_instance_names(config)),
             held_until_count=self._options.held_until_count,
+            held_until_backlog_count=self._options.held_until_backlog_count,
         )
 
     def _source(self, plan: ModelPlan, version: int) -> ModelSource:

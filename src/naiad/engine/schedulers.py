@@ -5,18 +5,28 @@ from naiad.scheduling.default import DefaultScheduler
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 from naiad.scheduling.queue import QueuePolicy, QueueRules, TimeoutAction
 from naiad.scheduling.scheduler import Scheduler
+from naiad.scheduling.sequence import SequenceBatcher, SequenceRules
 
 
 def make_scheduler(
-    config: ModelConfig, *, instance_count: int, held_until_count: int = 0
+    config: ModelConfig,
+    *,
+    instance_count: int,
+    held_until_count: int = 0,
+    held_until_backlog_count: int = 0,
 ) -> Scheduler:
     """Make the scheduler of one model version.
 
     Args:
         config: complete and valid.
         instance_count: of the version.
-        held_until_count: see `BatcherRules`.
+        held_until_count: see `BatcherRules` and `SequenceRules`.
+        held_until_backlog_count: see `SequenceRules`.
     """
+    if config.HasField("sequence_batching"):
+        return SequenceBatcher(
+            _sequence_rules(config, instance_count, held_until_count, held_until_backlog_count)
+        )
     if not config.HasField("dynamic_batching"):
         return DefaultScheduler()
     batching = config.dynamic_batching
@@ -30,6 +40,39 @@ def make_scheduler(
         held_until_count=held_until_count,
     )
     return DynamicBatcher(rules, _queue_rules(batching))
+
+
+def _sequence_rules(
+    config: ModelConfig, instance_count: int, held_until_count: int, held_until_backlog_count: int
+) -> SequenceRules:
+    batching = config.sequence_batching
+    # A model without a batch axis runs one sequence at a time.
+    max_rows = max(config.max_batch_size, 1)
+    idle_ns = batching.max_sequence_idle_microseconds * 1000
+    if not batching.HasField("oldest"):
+        return SequenceRules(
+            config.name,
+            instance_count,
+            slot_count=max_rows,
+            idle_ns=idle_ns,
+            max_delay_ns=batching.direct.max_queue_delay_microseconds * 1000,
+            minimum_utilization=batching.direct.minimum_slot_utilization,
+            held_until_count=held_until_count,
+            held_until_backlog_count=held_until_backlog_count,
+        )
+    oldest = batching.oldest
+    return SequenceRules(
+        config.name,
+        instance_count,
+        slot_count=oldest.max_candidate_sequences or max_rows,
+        idle_ns=idle_ns,
+        oldest=BatcherRules(
+            max_rows=max_rows,
+            preferred_rows=tuple(oldest.preferred_batch_size),
+            max_delay_ns=oldest.max_queue_delay_microseconds * 1000 if config.max_batch_size else 0,
+            held_until_count=held_until_count,
+        ),
+    )
 
 
 def _queue_rules(batching: ModelDynamicBatching) -> QueueRules:

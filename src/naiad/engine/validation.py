@@ -7,8 +7,9 @@ share them.
 
 from collections.abc import Sequence
 from math import prod
+from typing import Final
 
-from naiad.errors import InvalidArgumentError
+from naiad.errors import InvalidArgumentError, UnsupportedError
 from naiad.inference.datatypes import BYTES
 from naiad.inference.request import InferRequest
 from naiad.inference.tensor import Tensor
@@ -20,6 +21,7 @@ _BATCHING_NOTE = (
     "in your input dims config, try setting max_batch_size to zero. See the model configuration "
     "docs for more info on max_batch_size."
 )
+_MAX_CORRELATION_ID_BYTES: Final = 128
 
 
 def validate_request(signature: ModelSignature, request: InferRequest) -> None:
@@ -27,7 +29,10 @@ def validate_request(signature: ModelSignature, request: InferRequest) -> None:
 
     Raises:
         InvalidArgumentError: with Triton's text; the request did not change the server's state.
+        UnsupportedError: the same, of an id that is too long for a sequence.
     """
+    if request.correlation_id.__class__ is str:
+        _check_correlation_id(request.correlation_id)
     if request.output_names is not None:
         _check_outputs(signature, request.output_names)
     inputs = request.inputs
@@ -87,6 +92,13 @@ def _check_input(
     if not _fits(dims, spec) and not _is_scalar(signature, dims, spec):
         raise _wrong_shape(signature, request, tensor, spec)
     return batch_size
+
+
+def _check_correlation_id(correlation_id: int | str) -> None:
+    if len(str(correlation_id).encode()) > _MAX_CORRELATION_ID_BYTES:
+        raise UnsupportedError(
+            f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID_BYTES} characters"
+        )
 
 
 def _prefix(request: InferRequest) -> str:

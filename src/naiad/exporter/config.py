@@ -65,22 +65,28 @@ def settle_config(
     return kept, "config.pbtxt was kept: the new version has the same inputs and outputs"
 
 
-def assign_labels(labels: Sequence[str], interface: Interface) -> Mapping[str, Sequence[str]]:
+def assign_labels(
+    labels: Sequence[str], shapes: Mapping[str, Sequence[int]]
+) -> Mapping[str, Sequence[str]]:
     """The labels by the one output that has as many classes.
+
+    Args:
+        labels: of the classes, in their order; may be empty.
+        shapes: of the outputs by name.
 
     Raises:
         InvalidArgumentError: no output has, or several have.
     """
     if not labels:
         return {}
-    fitting = [record.name for record in interface.outputs if record.shape[-1] == len(labels)]
+    fitting = [name for name, shape in shapes.items() if shape[-1] == len(labels)]
     if len(fitting) == 1:
         return {fitting[0]: labels}
-    shapes = ", ".join(f"'{r.name}' {list(r.shape)}" for r in interface.outputs)
+    shown = ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
     found = "no output has" if not fitting else f"{' and '.join(fitting)} have"
     raise InvalidArgumentError(
         f"there are {len(labels)} labels, and {found} as many elements in the last axis; "
-        f"the outputs are {shapes}"
+        f"the outputs are {shown}"
     )
 
 

@@ -11,27 +11,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-import numpy as np
 import torch
 from torch import nn
 
-from naiad.errors import InternalError, InvalidArgumentError
-from naiad.exporter import onnx, pt2, torchscript
-from naiad.exporter.agreement import (
-    CaseDifference,
-    DisagreementError,
-    compare_case,
-    scale_tolerance,
-)
+from naiad.clock import SystemClock
+from naiad.errors import InvalidArgumentError
+from naiad.exporter import aoti, onnx, pt2, torchscript
 from naiad.exporter.cases import make_cases, select_stored
 from naiad.exporter.config import assign_labels, make_config, settle_config
-from naiad.exporter.failures import first_line
-from naiad.exporter.formats import Format, Interface, Runner, Written
+from naiad.exporter.formats import Format, Written
+from naiad.exporter.optimization import (
+    Measurement,
+    Optimization,
+    check_optimization,
+    write_optimized,
+)
 from naiad.exporter.options import DEFAULT_MAX_BATCH_SIZE, ExportOptions
 from naiad.exporter.plan import ExportPlan, make_plan
+from naiad.exporter.proof import Candidate, Proof, prove
 from naiad.exporter.quiet import quiet
 from naiad.exporter.result import ExportResult
-from naiad.inference.comparison import Array, Tolerance
+from naiad.exporter.target import check_target
 from naiad.model_config.schema import ModelConfig
 from naiad.model_config.text_format import format_config, parse_config
 from naiad.repository.golden import (
@@ -49,20 +49,22 @@ from naiad.source_model.model import SourceModel
 
 _LOGGER: Final = logging.getLogger("naiad.exporter")
 
-FormatName = Literal["onnx", "torchscript", "pt2"]
+FormatName = Literal["onnx", "torchscript", "pt2", "aoti"]
 
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
-    {chosen.name: chosen for chosen in (onnx.FORMAT, torchscript.FORMAT, pt2.FORMAT)}
+    {chosen.name: chosen for chosen in (onnx.FORMAT, torchscript.FORMAT, pt2.FORMAT, aoti.FORMAT)}
 )
 
 
 @dataclass(frozen=True, slots=True)
-class _Proof:
-    """The cases as the file answers them."""
+class _Made:
+    """A model file that answers as the model does."""
 
-    cases: tuple[GoldenCase, ...]
-    tolerances: Mapping[str, Tolerance]
-    differences: tuple[CaseDifference, ...]
+    plan: ExportPlan
+    candidate: Candidate
+    proof: Proof
+    notes: tuple[str, ...]
+    optimization: Optimization | None = None
 
 
 def export(  # noqa: PLR0913  # the model's call, where it goes, and one object for the rest
@@ -89,7 +91,8 @@ def export(  # noqa: PLR0913  # the model's call, where it goes, and one object 
         name: of the model in the repository.
         repository: folder of the model repository; made if there is none.
         format: ``onnx`` (for most servers), ``torchscript`` (for Triton's PyTorch backend and
-            models that decide by values) or ``pt2`` (torch.export; Naiad alone serves it).
+            models that decide by values), ``pt2`` (torch.export; Naiad alone serves it) or
+            ``aoti`` (compiled for this kind of CPU; needs a C++ compiler).
         options: everything else.
 
     Raises:
@@ -101,37 +104,28 @@ def export(  # noqa: PLR0913  # the model's call, where it goes, and one object 
     chosen = _find_format(format)
     settings = options or ExportOptions()
     check_model_name(name)
+    check_optimization(settings, chosen.name)
+    target_notes = check_target(settings, chosen.name)
     if not settings.overwrite:
         refuse_taken(Path(repository), name, settings.version)
     labels = _read_labels(settings.labels)
     existing = _read_config(Path(repository, name, CONFIG_FILENAME))
     with quiet(), tempfile.TemporaryDirectory(prefix="naiad-export-") as folder:
-        _LOGGER.info("running %s in eager mode", type(model).__name__)
         source = SourceModel(model, args, kwargs, origin=settings.source)
-        path = Path(folder, chosen.file_name)
-        with preserve_buffers(model):
-            plan = make_plan(source, settings, _default_max_batch_size(existing))
-            answered = make_cases(plan)
-            _LOGGER.info("writing %s", chosen.file_name)
-            written = chosen.write(plan, path)
-        _LOGGER.info("asking %s the %d golden cases", chosen.file_name, len(answered))
-        cases = [_renamed(case, written) for case in answered]
-        interface = chosen.describe(path, plan, cases)
-        proof = _prove(chosen, path, interface, cases, settings)
-        config, note = settle_config(
-            existing,
-            make_config(name, chosen, plan, interface),
-            settings,
-        )
-        by_output = assign_labels(labels, interface)
-        manifest = _manifest(chosen, plan, interface, proof, written.notes)
+        made = _make(chosen, source, settings, _default_max_batch_size(existing), Path(folder),
+                     labels)  # fmt: skip
+        plan, interface = made.plan, made.candidate.interface
+        config, note = settle_config(existing, make_config(name, chosen, plan, interface), settings)
+        notes = (*settings.source_notes, *plan.notes, *target_notes, *made.notes)
+        manifest = _manifest(made, notes)
 
         def write_version(version_dir: Path) -> None:
-            _fill_version(version_dir, Path(folder), manifest, proof.cases)
+            _fill_version(version_dir, made.candidate.path.parent, manifest, made.proof.cases)
 
         _LOGGER.info("publishing")
         version_dir = publish_version(
-            Path(repository), name, settings.version, config, write_version, by_output,
+            Path(repository), name, settings.version, config, write_version,
+            assign_labels(labels, {r.name: r.shape for r in interface.outputs}),
             overwrite=settings.overwrite,
         )  # fmt: skip
     return ExportResult(
@@ -144,9 +138,56 @@ def export(  # noqa: PLR0913  # the model's call, where it goes, and one object 
         inputs=interface.inputs,
         outputs=interface.outputs,
         files=_file_sizes(version_dir),
-        differences=proof.differences,
+        differences=made.proof.differences,
         notes=(*manifest.notes, *([note] if note else [])),
+        run_ns=made.proof.run_ns,
+        optimization=made.optimization,
     )
+
+
+def _make(  # the steps of one export share what they were given
+    chosen: Format,
+    source: SourceModel,
+    settings: ExportOptions,
+    default_max_batch_size: int,
+    folder: Path,
+    labels: Sequence[str],
+) -> _Made:
+    """Write a model file and prove it, in the folder."""
+    _LOGGER.info("running %s in eager mode", type(source.module).__name__)
+    path = folder / "exact" / chosen.file_name
+    path.parent.mkdir()
+    with preserve_buffers(source.module):
+        plan = make_plan(source, settings, default_max_batch_size)
+        answered = make_cases(plan)
+        # Minutes later would be late to say that they do not fit.
+        assign_labels(labels, {name: a.shape for name, a in answered[0].outputs.items()})
+        _LOGGER.info("writing %s", chosen.file_name)
+        written = chosen.write(plan, path)
+    _LOGGER.info("asking %s the %d golden cases", chosen.file_name, len(answered))
+    cases = [_renamed(case, written) for case in answered]
+    exact = Candidate(chosen, path, chosen.describe(path, plan, cases))
+    proof = prove(exact, cases, settings, SystemClock())
+    made = _Made(plan, exact, proof, written.notes)
+    return _optimize(made, settings, folder) if settings.optimize else made
+
+
+def _optimize(made: _Made, settings: ExportOptions, folder: Path) -> _Made:
+    """The smaller form of what was made, proven and measured against it."""
+    kind = settings.optimize
+    path = folder / "optimized" / made.candidate.path.name
+    path.parent.mkdir()
+    _LOGGER.info("making it %s", kind)
+    notes = write_optimized(kind, made.candidate.path, path)
+    candidate = replace(made.candidate, path=path, optimize=kind)
+    proof = prove(candidate, made.proof.cases, settings, SystemClock())
+    before, after = (Measurement(p.bytes, p.run_ns, p.max_abs) for p in (made.proof, proof))
+    done = Optimization(kind, before, after)
+    allowed = ", ".join(
+        f"'{name}' rtol {t.rtol:.3g}, atol {t.atol:.3g}" for name, t in proof.tolerances.items()
+    )
+    told = f"golden tolerances are wide enough for {kind}: {allowed}"
+    return _Made(made.plan, candidate, proof, (*made.notes, *notes, done.note(), told), done)
 
 
 def _read_config(path: Path) -> ModelConfig | None:
@@ -189,82 +230,9 @@ def _renamed(case: GoldenCase, written: Written) -> GoldenCase:
     )
 
 
-def _prove(
-    chosen: Format,
-    path: Path,
-    interface: Interface,
-    cases: Sequence[GoldenCase],
-    options: ExportOptions,
-) -> _Proof:
-    datatypes = {record.name: record.datatype for record in interface.outputs}
-    tolerances = {
-        name: scale_tolerance(
-            options.tolerance(datatype), [case.outputs[name] for case in cases], datatype
-        )
-        for name, datatype in datatypes.items()
-    }
-    run = chosen.open(path, {record.name: record.datatype for record in interface.inputs})
-    differences = [
-        difference
-        for case in cases
-        for difference in compare_case(case, _ask(run, case, chosen), datatypes, tolerances)
-    ]
-    _require_agreement(differences, chosen)
-    return _Proof(tuple(cases), tolerances, tuple(differences))
-
-
-def _ask(run: Runner, case: GoldenCase, chosen: Format) -> dict[str, Array]:
-    try:
-        outputs = run(case.inputs)
-    except Exception as error:
-        shapes = {name: list(array.shape) for name, array in case.inputs.items()}
-        raise DisagreementError(
-            f"{chosen.file_name} fails on the golden case '{case.name}' with the shapes {shapes}, "
-            f"which the model answers: {first_line(error)}. {_advice(chosen)}",
-            (),
-        ) from error
-    if len(outputs) != len(case.outputs):
-        raise InternalError(
-            f"{chosen.file_name} answers with {len(outputs)} outputs instead of {len(case.outputs)}"
-        )
-    return dict(zip(case.outputs, map(np.asarray, outputs), strict=True))
-
-
-def _require_agreement(differences: Sequence[CaseDifference], chosen: Format) -> None:
-    failed = [difference for difference in differences if not difference.equal]
-    if not failed:
-        return
-    worst = max(failed, key=lambda difference: difference.max_abs)
-    raise DisagreementError(
-        f"{chosen.file_name} does not answer as the model does, so nothing was published: output "
-        f"'{worst.output}' of the golden case '{worst.case}' differs by {worst.max_abs:.3g} "
-        f"({worst.detail}); {len(failed)} of {len(differences)} comparisons failed. "
-        f"{_advice(chosen)}",
-        failed,
-    )
-
-
-def _advice(chosen: Format) -> str:
-    if chosen.name == "torchscript":
-        return (
-            "A traced model keeps one path through its Python code and the sizes that it took as "
-            "numbers; make it scriptable, or use the format onnx or pt2"
-        )
-    return (
-        "Indices (argmax, topk) may differ where values are tied; other differences come from "
-        "operators that the two run apart: raise the tolerance if it is harmless, or use another "
-        "format"
-    )
-
-
-def _manifest(
-    chosen: Format,
-    plan: ExportPlan,
-    interface: Interface,
-    proof: _Proof,
-    format_notes: Sequence[str],
-) -> Manifest:
-    notes = [*plan.notes, *format_notes]
+def _manifest(made: _Made, told: Sequence[str]) -> Manifest:
+    plan, proof, chosen = made.plan, made.proof, made.candidate.format
+    notes = list(told)
     left_out = len(proof.cases) - len(select_stored(proof.cases))
     if left_out:
         notes.append(
@@ -279,6 +247,8 @@ def _manifest(
         source={
             "callable": plan.source.origin,
             "class": f"{module.__module__}.{module.__qualname__}",
+            **({"optimize": made.candidate.optimize} if made.candidate.optimize else {}),
+            **({"target": plan.options.target} if plan.options.target else {}),
         },
         versions={
             "naiad": metadata.version("naiad"),
@@ -287,8 +257,8 @@ def _manifest(
             **chosen.libraries,
         },
         files={},
-        inputs=interface.inputs,
-        outputs=interface.outputs,
+        inputs=made.candidate.interface.inputs,
+        outputs=made.candidate.interface.outputs,
         tolerances=proof.tolerances,
         cases=(),
         notes=tuple(notes),

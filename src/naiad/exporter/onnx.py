@@ -21,8 +21,10 @@ from torch import nn
 from naiad.errors import InternalError, UnsupportedError
 from naiad.exporter.formats import Interface, Runner, Written
 from naiad.exporter.onnx_names import name_axes, rename_interface, strip_provenance
+from naiad.exporter.operators import explain_conversion
 from naiad.exporter.plan import ExportPlan
 from naiad.exporter.program import FixedAxisError, capture
+from naiad.exporter.target import choose_opset, read_target
 from naiad.exporter.tracing import tracer_notes
 from naiad.inference.comparison import Array
 from naiad.inference.datatypes import from_dtype
@@ -65,6 +67,7 @@ class OnnxFormat:
             UnsupportedError: an operator, a datatype or an opset that it cannot be.
         """
         _refuse_bfloat16(plan)
+        opset = choose_opset(plan.options)
         has_external_data = _weight_bytes(plan) > self._inline_limit_bytes
         notes: tuple[str, ...] = ()
         try:
@@ -72,17 +75,18 @@ class OnnxFormat:
         except FixedAxisError as error:
             if has_external_data or not _is_recurrent(plan):
                 raise
-            notes = _write_traced(plan, path, error)
+            notes = _write_traced(plan, path, opset, error)
         else:
-            _convert(plan, program).save(path, external_data=has_external_data)
+            _convert(plan, program, opset).save(path, external_data=has_external_data)
         model = onnx.load(path, load_external_data=False)
-        opset = _check_opset(model, plan.options.opset)
+        found = _check_opset(model, opset)
         _require_interface(model, plan)
         rename_interface(model, plan.input_names, plan.output_names)
         name_axes(model, plan.axes)
         strip_provenance(model)
+        _limit_ir(model, plan)
         onnx.save(model, path)
-        return Written(plan.input_names, plan.output_names, (f"ONNX opset {opset}", *notes))
+        return Written(plan.input_names, plan.output_names, (f"ONNX opset {found}", *notes))
 
     def open(self, path: Path, datatypes: Mapping[str, str]) -> Runner:
         """A session of onnxruntime's CPU provider."""
@@ -113,13 +117,16 @@ class OnnxFormat:
         )
 
 
-def _convert(plan: ExportPlan, program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
+def _convert(
+    plan: ExportPlan, program: torch.export.ExportedProgram, opset: int | None
+) -> torch.onnx.ONNXProgram:
     try:
         converted = torch.onnx.export(
-            program, dynamo=True, opset_version=plan.options.opset, verbose=False
-        )
+            program, dynamo=True, opset_version=opset, verbose=False,
+            custom_translation_table=dict(plan.options.translations) or None,
+        )  # fmt: skip
     except Exception as error:
-        raise UnsupportedError(f"the model cannot become ONNX: {_reason(error)}") from error
+        raise UnsupportedError(explain_conversion(error, program)) from error
     if converted is None:
         raise InternalError("torch.onnx.export returned no program")
     return converted
@@ -129,7 +136,9 @@ def _is_recurrent(plan: ExportPlan) -> bool:
     return any(isinstance(part, nn.RNNBase) for part in plan.source.module.modules())
 
 
-def _write_traced(plan: ExportPlan, path: Path, refusal: FixedAxisError) -> tuple[str, ...]:
+def _write_traced(
+    plan: ExportPlan, path: Path, opset: int | None, refusal: FixedAxisError
+) -> tuple[str, ...]:
     """Write the file with torch.onnx's older exporter; returns what the user should know."""
     with evaluation(plan.flat), tracer_notes() as remarks:
         try:
@@ -138,7 +147,7 @@ def _write_traced(plan: ExportPlan, path: Path, refusal: FixedAxisError) -> tupl
                 plan.trace_inputs(),
                 path,
                 dynamo=False,
-                opset_version=plan.options.opset,
+                opset_version=opset,
                 input_names=plan.input_names,
                 output_names=plan.output_names,
                 dynamic_axes=dict(zip(plan.input_names, map(dict, plan.axes), strict=True)),
@@ -151,18 +160,6 @@ def _write_traced(plan: ExportPlan, path: Path, refusal: FixedAxisError) -> tupl
         "through the model's Python code is kept, which the golden cases tried",
         *remarks,
     )
-
-
-def _reason(error: BaseException) -> str:
-    """The innermost cause of an exporter error, which wraps it in advice to its own developers."""
-    chain_of_causes = [error]
-    while chain_of_causes[-1].__cause__ is not None:
-        chain_of_causes.append(chain_of_causes[-1].__cause__)
-    lines = [str(cause).strip().splitlines()[0] for cause in chain_of_causes if str(cause).strip()]
-    node = next((line for line in lines if "translating node" in line), "")
-    # After the node's name, its whole repr and a pointer to a stack trace follow.
-    place = f" ({node.partition(' : [')[0]})" if node else ""
-    return f"{lines[-1].rstrip('.')}{place}. {_UNSUPPORTED_HINT}"
 
 
 def _refuse_bfloat16(plan: ExportPlan) -> None:
@@ -188,6 +185,13 @@ def _check_opset(model: onnx.ModelProto, asked: int | None) -> int:
             "higher reliably. Choose one of these"
         )
     return found
+
+
+def _limit_ir(model: onnx.ModelProto, plan: ExportPlan) -> None:
+    """Lower the IR version to what the target reads; nothing that torch writes needs a newer."""
+    release = read_target(plan.options)
+    if release is not None:
+        model.ir_version = min(model.ir_version, release.onnx_ir)
 
 
 def _require_interface(model: onnx.ModelProto, plan: ExportPlan) -> None:

@@ -10,6 +10,7 @@ from naiad.errors import InvalidArgumentError
 from naiad.inference.comparison import Tolerance, default_tolerance
 
 DEFAULT_MAX_BATCH_SIZE: Final = 8
+LOWEST_OPSET: Final = 7
 
 
 def _empty() -> Mapping[str, Any]:
@@ -32,7 +33,14 @@ class ExportOptions:
         labels: of a classifier, in the order of its classes, or the file that holds one a line.
         input_names: other names than forward's, in forward's order.
         output_names: other names than the keys and fields of the model's result, in its order.
-        opset: of ONNX; None for the one that torch prefers.
+        opset: of ONNX; None for the one that torch prefers, or the target runs.
+        target: ``triton:<release>``, such as ``triton:24.10``: the release that is to serve the
+            version. It decides the opset and IR version of ONNX, and what cannot run there is
+            refused.
+        optimize: ``fp16`` or ``int8`` makes an ONNX file smaller, at the price of some precision
+            that is measured, and that the golden tolerances then allow; "" leaves it exact.
+        translations: ONNX forms of operators that torch.onnx does not know: the operator, such as
+            ``torch.ops.mine.double.default``, and an onnxscript function.
         tolerances: by v2 datatype, where the defaults do not suit.
         ranges: for an input, the lowest and highest value that golden cases may hold; the
             example's own range where nothing is said.
@@ -41,7 +49,8 @@ class ExportOptions:
         dynamic_batching: let the server join requests where the model batches.
         instance_count: of the config's instance group; None leaves the choice to the server.
         torchscript: how TorchScript is made; ``auto`` scripts what can be scripted.
-        source: ``MODULE:CALLABLE`` that made the module, for the record.
+        source: ``MODULE:CALLABLE`` or the file that the module is from, for the record.
+        source_notes: what was decided when it was loaded, likewise.
     """
 
     dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=_empty)
@@ -52,6 +61,9 @@ class ExportOptions:
     input_names: Sequence[str] = ()
     output_names: Sequence[str] = ()
     opset: int | None = None
+    target: str = ""
+    optimize: Literal["", "fp16", "int8"] = ""
+    translations: Mapping[Any, Any] = field(default_factory=_empty)
     tolerances: Mapping[str, Tolerance] = field(default_factory=_empty)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=_empty)
     golden_batch_sizes: Sequence[int] = (1, 2, 3, 8)
@@ -60,11 +72,17 @@ class ExportOptions:
     instance_count: int | None = None
     torchscript: Literal["auto", "script", "trace"] = "auto"
     source: str = ""
+    source_notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _require(self.max_batch_size, "max_batch_size", lowest=0)
         _require(self.version, "version", lowest=1)
         _require(self.instance_count, "instance_count", lowest=1)
+        if self.opset is not None and self.opset < LOWEST_OPSET:
+            raise InvalidArgumentError(
+                f"opset is {self.opset}; torch writes ONNX from opset {LOWEST_OPSET} on, and 18 "
+                "and higher reliably"
+            )
         for size in self.golden_batch_sizes:
             _require(size, "a golden batch size", lowest=1)
         for name, (lowest, highest) in self.ranges.items():
@@ -72,6 +90,8 @@ class ExportOptions:
                 raise InvalidArgumentError(
                     f"the range of input '{name}' ends at {highest}, below its start {lowest}"
                 )
+        if self.optimize not in {"", "fp16", "int8"}:
+            raise InvalidArgumentError(f"optimize is '{self.optimize}'; it must be fp16 or int8")
         if self.torchscript not in {"auto", "script", "trace"}:
             raise InvalidArgumentError(
                 f"torchscript is '{self.torchscript}'; it must be auto, script or trace"

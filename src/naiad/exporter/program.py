@@ -1,7 +1,10 @@
 """The model as a torch.export program, which both ONNX and .pt2 files are made from."""
 
+import contextlib
+import io
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -9,6 +12,7 @@ from torch.export import Dim, ExportedProgram
 
 from naiad.errors import UnsupportedError
 from naiad.exporter.plan import ExportPlan
+from naiad.exporter.source_lines import find_raising_line
 from naiad.source_model.evaluation import evaluation
 
 _CONSTRAINTS: Final = "Constraints violated"
@@ -16,6 +20,7 @@ _SPECIALIZED: Final = re.compile(
     r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)"
 )
 _DATA_DEPENDENT: Final = "data-dependent"
+_NO_FAKE: Final = re.compile(r"There was no fake impl registered for <CustomOpDef\((\S+)\)>")
 
 
 class FixedAxisError(UnsupportedError):
@@ -54,8 +59,20 @@ def capture(plan: ExportPlan) -> ExportedProgram:
 def _export(
     plan: ExportPlan, inputs: tuple[torch.Tensor, ...], shapes: tuple[dict[int, Any], ...]
 ) -> ExportedProgram:
-    with evaluation(plan.flat):
+    with evaluation(plan.flat), _without_printed_graphs():
         return torch.export.export(plan.flat, inputs, dynamic_shapes=shapes)
+
+
+@contextlib.contextmanager
+def _without_printed_graphs() -> Iterator[None]:
+    """Keep back what torch prints to stderr before it fails: its inner graph, page by page.
+
+    What is printed by a model that can be captured appears afterwards.
+    """
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed):
+        yield
+    sys.stderr.write(printed.getvalue())
 
 
 def _shapes(
@@ -67,24 +84,34 @@ def _shapes(
 def _explain(error: Exception) -> UnsupportedError:
     text = str(error).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    place = find_raising_line(error)
+    where = f" ({place})" if place else ""
     if _DATA_DEPENDENT in text:
-        place = next((i for i, line in enumerate(lines) if "call raised this error" in line), None)
-        where = " ".join(lines[place + 1 : place + 3]) if place is not None else lines[0]
         return UnsupportedError(
-            f"the model decides by the values of its tensors, which a graph cannot: {where}. Use "
-            "torch.where or torch.cond instead of if, or the format torchscript, which keeps "
-            "Python's if and while"
+            "the model decides by the values of its tensors, or sizes a tensor by them, which a "
+            f"graph cannot{where or f': {lines[0]}'}. Use torch.where or torch.cond instead of if, "
+            "or the format torchscript, which keeps Python's if and while"
         )
     if _CONSTRAINTS in text:
-        fixed = [f"'{name}' to {size}" for name, size in _SPECIALIZED.findall(text)]
-        found = f"it fixes {' and '.join(fixed)}" if fixed else " ".join(lines[1:3])
-        return FixedAxisError(
-            f"the captured model cannot vary an axis that was to be dynamic: {found}. Let sizes "
-            "come from the tensors (x.shape[0]) instead of numbers, take the axis out of the "
-            "dynamic ones, set max_batch_size to 0 if it is the batch, or use the format "
-            "torchscript, which also keeps the loop of an LSTM or GRU"
+        return _explain_fixed_axis(text, lines)
+    if missing := _NO_FAKE.search(text):
+        return UnsupportedError(
+            f"the operator {missing[1]} does not say what it returns{where}, so that torch.export "
+            "cannot capture the model: register that with torch.library.register_fake, or use the "
+            "format torchscript and load the operator's library on the server"
         )
     return UnsupportedError(
-        f"torch.export cannot capture the model: {type(error).__name__}: "
+        f"torch.export cannot capture the model{where}: {type(error).__name__}: "
         f"{' '.join(lines[:4]).rstrip('.')}. The format torchscript may be able to"
+    )
+
+
+def _explain_fixed_axis(text: str, lines: Sequence[str]) -> FixedAxisError:
+    fixed = [f"'{name}' to {size}" for name, size in _SPECIALIZED.findall(text)]
+    found = f"it fixes {' and '.join(fixed)}" if fixed else " ".join(lines[1:3])
+    return FixedAxisError(
+        f"the captured model cannot vary an axis that was to be dynamic: {found}. Let sizes "
+        "come from the tensors (x.shape[0]) instead of numbers, take the axis out of the "
+        "dynamic ones, set max_batch_size to 0 if it is the batch, or use the format "
+        "torchscript, which also keeps the loop of an LSTM or GRU"
     )

@@ -10,6 +10,8 @@ from typing import Final
 _REMARKS: Final = {
     "torch.onnx._internal.exporter._registration": "torchvision is not installed",
     "onnxscript.optimizer._constant_folding": "Skipping constant folding",
+    "torch.fx.experimental.symbolic_shapes": "Unable to find user code",
+    "onnxscript.version_converter": "The model version conversion is not supported",
 }
 
 
@@ -24,6 +26,8 @@ def quiet() -> Iterator[None]:
     - that torchvision's operators are not registered with the ONNX exporter: a model that uses
       them needs torchvision to be imported at all
     - that the optimizer of the ONNX exporter leaves some constants as they are
+    - that torch.export does not know a line: the error that follows names it
+    - that an older opset is written by another converter: onnxruntime loads the file afterwards
     - that torch.jit is deprecated: whoever asks for TorchScript knows
     - that recurrent layers of torch keep a list of their weights
     - torch's use of its own deprecated tree classes

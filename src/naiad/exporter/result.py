@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.exporter.agreement import CaseDifference
+from naiad.exporter.optimization import Optimization
 from naiad.repository.golden import TensorRecord
 
 
@@ -24,6 +25,8 @@ class ExportResult:
         files: bytes of each file of the version, by path inside it.
         differences: from eager PyTorch, for each output of each golden case.
         notes: what was decided and the user should know.
+        run_ns: median time of the example in the file alone.
+        optimization: what fp16 or int8 changed, or None.
     """
 
     model_name: str
@@ -37,8 +40,19 @@ class ExportResult:
     files: Mapping[str, int]
     differences: tuple[CaseDifference, ...]
     notes: tuple[str, ...]
+    run_ns: int
+    optimization: Optimization | None = None
 
     @property
     def max_difference(self) -> float:
         """The largest absolute difference from eager PyTorch in any output of any case."""
         return max(difference.max_abs for difference in self.differences)
+
+    def __str__(self) -> str:
+        """One line; the fields hold the rest."""
+        inputs, outputs = (", ".join(r.name for r in rs) for rs in (self.inputs, self.outputs))
+        return (
+            f"{self.model_name}, version {self.version} ({self.format}) in {self.path}: "
+            f"{inputs} -> {outputs}, max_batch_size {self.max_batch_size}, largest difference "
+            f"{self.max_difference:.3g}"
+        )

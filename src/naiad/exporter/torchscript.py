@@ -64,7 +64,7 @@ class TorchScriptFormat:
                     "onnx or pt2 may be able to"
                 ) from error
             torch.jit.save(traced, path)
-        return Written(plan.input_names, _output_names(plan), (*notes, *remarks))
+        return Written(plan.input_names, name_by_position(plan.output_names), (*notes, *remarks))
 
     def open(self, path: Path, datatypes: Mapping[str, str]) -> Runner:
         """The file as torch loads it."""
@@ -112,14 +112,14 @@ def _call_scripted(plan: ExportPlan, scripted: nn.Module) -> None:
     scripted(*args, **kwargs)
 
 
-def _output_names(plan: ExportPlan) -> tuple[str, ...]:
-    """The plan's names, unless Triton would read an index out of one.
+def name_by_position(names: Sequence[str]) -> tuple[str, ...]:
+    """The outputs' names, unless Triton would read an index out of one.
 
     Its backend takes ``<anything>__<index>`` for a position, and other names in their order.
     """
-    if any(_INDEXED.fullmatch(name) for name in plan.output_names):
-        return tuple(f"output__{index}" for index in range(len(plan.output_names)))
-    return plan.output_names
+    if any(_INDEXED.fullmatch(name) for name in names):
+        return tuple(f"output__{index}" for index in range(len(names)))
+    return tuple(names)
 
 
 FORMAT: Final = TorchScriptFormat()

@@ -4,12 +4,12 @@ Source: Triton's onnxruntime backend, ``onnxruntime.cc`` (AutoCompleteConfig, Va
 ValidateOutputs) and ``onnxruntime_utils.cc`` (CompareDimsSupported).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, cast
 
 from naiad.errors import InternalError, InvalidArgumentError
-from naiad.inference.datatypes import BOOL, BY_CONFIG_NUMBER, FP32, INT32, Datatype
+from naiad.inference.datatypes import BY_CONFIG_NUMBER, Datatype
 from naiad.model_config.normalize import fill_defaults
 from naiad.model_config.schema import (
     DataType,
@@ -18,9 +18,9 @@ from naiad.model_config.schema import (
     ModelOutput,
     ModelSequenceBatching,
 )
+from naiad.model_config.sequence_controls import control_datatype, list_controls
 
 _ANY_LENGTH: Final = -1
-_Control = ModelSequenceBatching.Control
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ def check_against_artifact(config: ModelConfig, signature: ArtifactSignature) ->
     """
     prefix = f"unable to load model '{config.name}'"
     inputs = {tensor.name: tensor for tensor in signature.inputs}
-    for control_input, control in _controls(config.sequence_batching):
-        _check_control(control_input.name, control, inputs, config)
+    for name, control in list_controls(config.sequence_batching):
+        _check_control(name, control, inputs, config)
     _check_input_count(config, signature)
     inputs |= {tensor.name: tensor for tensor in signature.overridable_inputs}
     for tensor in config.input:
@@ -151,7 +151,7 @@ def _complete_batching(
 
 def _server_fed_inputs(config: ModelConfig) -> set[str]:
     """Inputs of the model that no request brings: controls, states and batch inputs."""
-    names = {control_input.name for control_input in config.sequence_batching.control_input}
+    names = {name for name, _ in list_controls(config.sequence_batching)}
     names.update(state.input_name for state in config.sequence_batching.state)
     names.update(name for batch_input in config.batch_input for name in batch_input.target_name)
     return names
@@ -176,14 +176,6 @@ def _describe(
         described.reshape.SetInParent()
 
 
-def _controls(
-    batching: ModelSequenceBatching,
-) -> Iterator[tuple[ModelSequenceBatching.ControlInput, ModelSequenceBatching.Control]]:
-    for control_input in batching.control_input:
-        for control in control_input.control:
-            yield control_input, control
-
-
 def _check_control(
     name: str,
     control: ModelSequenceBatching.Control,
@@ -200,7 +192,7 @@ def _check_control(
     dims = (tensor.shape or ())[1 if config.max_batch_size else 0 :]
     if tensor.shape is not None and dims != (1,):
         _fail(f"{prefix} in model has dims {format_shape(dims)} but dims [1] is expected")
-    expected = _control_datatype(control)
+    expected = control_datatype(control)
     if expected is not tensor.datatype:
         _fail(
             f"{prefix}, the model expects data-type {_type_name(tensor.datatype)} but the model "
@@ -208,18 +200,10 @@ def _check_control(
         )
 
 
-def _control_datatype(control: ModelSequenceBatching.Control) -> Datatype | None:
-    if control.int32_false_true:
-        return INT32
-    if control.fp32_false_true:
-        return FP32
-    return BOOL if control.bool_false_true else BY_CONFIG_NUMBER.get(control.data_type)
-
-
 def _check_input_count(config: ModelConfig, signature: ArtifactSignature) -> None:
     expected = sum(not tensor.optional for tensor in config.input)
     expected += sum(len(batch_input.target_name) for batch_input in config.batch_input)
-    expected += sum(1 for _ in _controls(config.sequence_batching))
+    expected += sum(1 for _ in list_controls(config.sequence_batching))
     expected += len(config.sequence_batching.state)
     if expected != len(signature.inputs):
         _fail(

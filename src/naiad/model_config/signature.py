@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from naiad.errors import InvalidArgumentError
 from naiad.inference.datatypes import BY_CONFIG_NUMBER, Datatype
 from naiad.model_config.schema import DataType, ModelConfig, ModelInput, ModelOutput
+from naiad.model_config.sequence_controls import CONTROL_DIMS, control_datatype, list_controls
 
 
 class TensorSpec:
@@ -115,6 +116,30 @@ class ModelSignature:
             (_output_spec(tensor, config.name) for tensor in config.output),
             is_decoupled=config.model_transaction_policy.decoupled,
         )
+
+    @classmethod
+    def for_backend(cls, config: ModelConfig) -> "ModelSignature":
+        """The signature of a complete config, with the controls and states of its sequences.
+
+        No request brings them and no answer holds them, but the model takes and gives them.
+
+        Raises:
+            InvalidArgumentError: a tensor has no datatype.
+        """
+        signature = cls.from_config(config)
+        for name, control in list_controls(config.sequence_batching):
+            datatype = control_datatype(control)
+            if datatype is not None:
+                signature.inputs[name] = TensorSpec(name, datatype, CONTROL_DIMS)
+        for state in config.sequence_batching.state:
+            datatype = _datatype(state.data_type, f"state '{state.input_name}'", config.name)
+            dims = tuple(state.dims)
+            signature.inputs[state.input_name] = TensorSpec(state.input_name, datatype, dims)
+            # A state that is an output too has that output's dims.
+            signature.outputs.setdefault(
+                state.output_name, TensorSpec(state.output_name, datatype, dims)
+            )
+        return signature
 
 
 def _input_spec(tensor: ModelInput, model_name: str) -> TensorSpec:

@@ -53,3 +53,30 @@ def split_rows(output: npt.NDArray[Any], rows: Sequence[int]) -> list[npt.NDArra
         pieces.append(output[start:end])
         start = end
     return pieces
+
+
+def pick_rows(
+    output: npt.NDArray[Any], total: int, positions: Sequence[int]
+) -> list[npt.NDArray[Any]]:
+    """Cut single rows out of a batched output, without copying.
+
+    Args:
+        output: shape ``(total, ...)``.
+        total: rows that the model was given.
+        positions: of the rows that are wanted.
+
+    Returns:
+        Views of ``output`` of shape ``(1, ...)``, in the order of ``positions``.
+
+    Raises:
+        InternalError: the model returned another number of rows.
+    """
+    rows = split_rows(output, [1] * total)
+    return [rows[position] for position in positions]
+
+
+def make_blank(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What stands in for a tensor of this shape and dtype in a row that nobody asked for."""
+    if array.dtype.hasobject:
+        return np.full(array.shape, b"", np.object_)
+    return np.zeros(array.shape, array.dtype)

@@ -463,6 +463,8 @@ class SequenceBatcher:
 
     def wake_ns(self) -> int | None:
         """When a batch that waits for company will have waited long enough."""
+        if not self._waiting:
+            return None
         times = [lane.wake_ns() for lane in self._lanes if not lane.is_busy]
         return min((time for time in times if time is not None), default=None)
 

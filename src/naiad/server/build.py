@@ -35,6 +35,7 @@ from naiad.server.settings import (
     CompressionLevel,
     GpuFallback,
     Settings,
+    read_held_counts,
     read_storage_environment,
 )
 
@@ -145,6 +146,7 @@ def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
     for path in paths:
         if not path.is_dir():
             raise InternalError(f"failed to stat file {path}")
+    held_until_count, held_until_backlog_count = read_held_counts()
     options = LoaderOptions(
         repositories=tuple(paths),
         storages=_open_storages(urls, settings.repository_cache_directory) if urls else (),
@@ -152,6 +154,8 @@ def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
         is_completion_disabled=settings.disable_auto_complete_config,
         allow_file_override=settings.allow_file_override,
         backend_settings={name: settings.backend_settings(name) for name in backends.names},
+        held_until_count=held_until_count,
+        held_until_backlog_count=held_until_backlog_count,
         core_count=core_count(),
         is_gpu_replaced=settings.gpu_fallback is GpuFallback.CPU,
     )

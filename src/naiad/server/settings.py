@@ -923,3 +923,26 @@ def read_storage_environment(environment: Mapping[str, str] | None = None) -> di
     """
     variables = os.environ if environment is None else environment
     return {name: variables[name] for name in ENVIRONMENT_NAMES if name in variables}
+
+
+def read_held_counts(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """How many requests must wait before a batcher forms its first batch; for tests of clients.
+
+    Args:
+        environment: the process's own where it is None.
+
+    Returns:
+        Of requests in the queue or in sequence slots, and of requests in a sequence batcher's
+        backlog; 0 for no wait.
+
+    Raises:
+        BadOptionError: a variable holds no number.
+    """
+    variables = os.environ if environment is None else environment
+    counts = []
+    for name in ("TRITONSERVER_DELAY_SCHEDULER", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"):
+        try:
+            counts.append(int(variables.get(name, "0")))
+        except ValueError as error:
+            raise _bad_value(name, f"invalid value for {name}: {error}") from error
+    return counts[0], counts[1]

@@ -18,7 +18,7 @@ output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("sequence_batching { }", "keep the state in the client"),
+        ("sequence_batching { iterative_sequence: true }", "let the client send the steps"),
         ("batch_input { }", "take its tensors from the requests"),
         ("batch_output { }", "take its tensors from the requests"),
     ],

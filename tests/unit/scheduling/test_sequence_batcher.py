@@ -298,6 +298,17 @@ def test_direct_waits_for_the_slots_that_it_shall_fill_at_least() -> None:
     assert run(batcher, 111) == [1, 2, 3]
 
 
+def test_nobody_is_woken_for_a_request_that_was_removed() -> None:
+    batcher = direct(4, max_delay_ns=100, minimum_utilization=0.75)
+    request = step(1, "s")
+    offer(batcher, request)
+    assert batcher.take(0) is None
+    assert batcher.wake_ns() == 100
+    assert batcher.remove(request)
+    assert batcher.take(100) is None
+    assert batcher.wake_ns() is None
+
+
 def test_a_delay_without_a_utilization_is_none() -> None:
     batcher = direct(4, max_delay_ns=100)
     offer(batcher, step(1, "s"))

@@ -40,7 +40,7 @@ class IdentityBackend:
         creation_delay_s = read_integer(source.config, "creation_delay_sec")
         if creation_delay_s:
             threading.Event().wait(creation_delay_s)
-        signature = ModelSignature.from_config(source.config)
+        signature = ModelSignature.for_backend(source.config)
         sources = {
             output.name: _source_of(output, signature) for output in signature.outputs.values()
         }

@@ -63,7 +63,7 @@ class OpenVinoModel:
         self._source = source
         self._model = model
         self._properties = properties
-        self._signature = ModelSignature.from_config(source.config)
+        self._signature = ModelSignature.for_backend(source.config)
         self._shapes = OutputShapes(self._signature, source.config)
 
     def create_instance(self, index: int) -> "OpenVinoInstance":
