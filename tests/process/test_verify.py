@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
@@ -53,6 +54,25 @@ def other():
     torch.nn.init.zeros_(model.linear.weight)
     return model, example
 '''
+
+
+BREAKS_LATER = """
+
+
+def breaks_later():
+    model, example = net()
+    forward = model.forward
+    calls = []
+
+    def failing(a, b):
+        calls.append(a)
+        if len(calls) > 1:
+            raise RuntimeError("no more answers today")
+        return forward(a, b)
+
+    model.forward = failing
+    return model, example
+"""
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +156,20 @@ def test_a_faithful_export_is_equal_at_every_hop(folder: Path) -> None:
         hops = list(dict.fromkeys(row["hop"] for row in rows))
         assert hops == [
             "exported file alone",
+            "in the engine, no wire",
+            "in the engine, in one batch",
             "served, HTTP JSON",
             "served, HTTP binary",
+            "served, gRPC",
+            "served, gRPC stream",
             "served, 16 clients",
+            "served, HTTP binary, after a reload",
         ]
         assert {row["batch"] for row in rows} == {"1", "2", "3", "8", "mixed"}
         served = [row for row in rows if row["hop"].startswith("served, HTTP")]
-        assert all(row["same_bits"] is True for row in served)
+        if model["model"] == "net_onnx":
+            assert all(row["same_bits"] is True for row in served)
+        assert all(row["latency_ms"] > 0 for row in served)
         # Sixteen clients at once and two instances: some requests must have met.
         assert max(int(size) for size in model["batch_sizes"]) > 3
         assert model["causes"] == []
@@ -159,7 +186,9 @@ def test_another_source_is_not_the_model_that_was_exported(folder: Path) -> None
     assert status == 1
     assert set(rows_of(document)["PyTorch eager again"]) == {"DIFFERENT"}
     assert set(rows_of(document)["exported file alone"]) == {"equal"}
-    assert "'nets:other' is not the model that was exported" in document["models"][0]["causes"][0]
+    (cause,) = document["models"][0]["causes"]
+    assert cause["cause"] == "another source"
+    assert "'nets:other' is not the model that was exported" in cause["sentence"]
     assert "cause:" in text
 
 
@@ -206,7 +235,8 @@ def test_a_forged_golden_output_shows_in_the_numbers_and_is_named(damaged: Path)
     assert "DIFFERENT" in rows_of(document)["exported file alone"]
     different = [row for row in model["rows"] if row["verdict"] == "DIFFERENT"]
     assert all(abs(d["max_abs"] - 1) < 1e-3 for row in different for d in row["differences"])
-    assert any("golden outputs are not what the model answers" in c for c in model["causes"])
+    (cause,) = model["causes"]
+    assert cause["cause"] == "stale golden outputs"
 
 
 def test_swapped_inputs_are_found_and_named(damaged: Path) -> None:
@@ -215,7 +245,8 @@ def test_swapped_inputs_are_found_and_named(damaged: Path) -> None:
     assert status == 1, text
     assert set(rows_of(document)["exported file alone"]) == {"DIFFERENT"}
     (cause,) = document["models"][0]["causes"]
-    assert cause.startswith("inputs are swapped: with 'b' in the place of 'a'")
+    assert cause["cause"] == "swapped inputs"
+    assert cause["sentence"].startswith("inputs are swapped: with 'b' in the place of 'a'")
     assert "inputs are swapped" in text
 
 
@@ -231,8 +262,8 @@ def test_a_server_that_swaps_inputs_is_told_from_a_file_that_does(
     assert set(rows["served, HTTP JSON"]) == {"DIFFERENT"}
     assert set(rows["served, HTTP binary"]) == {"DIFFERENT"}
     (cause,) = document["models"][0]["causes"]
-    assert cause.startswith("inputs are swapped")
-    assert "'served, HTTP JSON'" in cause
+    assert (cause["cause"], cause["hop"]) == ("swapped inputs", "served, HTTP JSON")
+    assert "in the engine, no wire" not in rows
 
 
 def test_an_export_in_train_mode_is_found_and_named(damaged: Path) -> None:
@@ -245,7 +276,8 @@ def test_an_export_in_train_mode_is_found_and_named(damaged: Path) -> None:
     assert status == 1, text
     assert set(rows_of(document)["PyTorch eager again"]) == {"equal"}
     assert set(rows_of(document)["exported file alone"]) == {"DIFFERENT"}
-    assert any("exported in train mode" in cause for cause in document["models"][0]["causes"])
+    (cause,) = document["models"][0]["causes"]
+    assert cause["cause"] == "train mode"
 
 
 def test_a_changed_model_file_is_named_even_where_its_answers_agree(damaged: Path) -> None:
@@ -255,6 +287,8 @@ def test_a_changed_model_file_is_named_even_where_its_answers_agree(damaged: Pat
     status, document, _ = verify(damaged, "net_torchscript")
     assert status == 1
     assert document["models"][0]["problems"][0].startswith("model.pt is not the file")
+    (cause,) = document["models"][0]["causes"]
+    assert cause["cause"] == "files changed since the export"
     assert set(rows_of(document)["exported file alone"]) == {"equal"}
 
 
@@ -273,6 +307,58 @@ def test_what_can_not_be_run_is_neither_equal_nor_different(
     status, _, text = verify(folder, *arguments)
     assert status == 2, text
     assert message in " ".join(text.split())
+
+
+def test_changed_weights_are_called_so_and_not_unexplained(damaged: Path) -> None:
+    version = damaged / "models" / "net_torchscript" / "1"
+    model, example = make_net(damaged)
+    torch.nn.init.zeros_(model.get_parameter("linear.weight"))
+    quietly(quietly(torch.jit.trace, model, example).save, str(version / "model.pt"))
+    status, document, text = verify(damaged, "net_torchscript", "--file-only")
+    assert status == 1
+    (cause,) = document["models"][0]["causes"]
+    assert cause["cause"] == "files changed since the export"
+    assert "cause: files changed since the export: model.pt is not what" in text
+
+
+def test_a_source_that_fails_says_so_once(damaged: Path) -> None:
+    with (damaged / "nets.py").open("a", encoding="utf-8") as file:
+        file.write(BREAKS_LATER)
+    status, _, text = verify(damaged, "net_onnx", "--file-only", "--source", "nets:breaks_later")
+    assert status == 1, text
+    assert text.count("no more answers today") == 1
+
+
+def test_a_pipe_gets_a_line_for_each_hop(folder: Path) -> None:
+    _, _, text = verify(folder, "net_onnx", "--file-only")
+    assert "net_onnx 1: exported file alone, batch 1, 2, 3, 8: equal\n" in text
+
+
+def test_a_server_s_own_address_is_enough_for_every_transport(folder: Path) -> None:
+    with ServerProcess(folder / "models") as server:
+        addresses = ("--url", server.address, "--grpc-url", server.grpc_address)
+        status, document, text = verify(folder, "net_onnx", *addresses)
+    assert status == 0, text
+    assert list(rows_of(document)) == [
+        "exported file alone", "served, HTTP JSON", "served, HTTP binary", "served, gRPC",
+        "served, gRPC stream", "served, 16 clients",
+    ]  # fmt: skip
+
+
+def test_a_grpc_address_alone_is_a_mistake(folder: Path) -> None:
+    status, _, text = verify(folder, "net_onnx", "--grpc-url", "127.0.0.1:1")
+    assert status == 2
+    assert "needs its --url too" in text
+
+
+def test_the_page_and_junit_are_written(folder: Path, tmp_path: Path) -> None:
+    page, junit = tmp_path / "r.html", tmp_path / "r.xml"
+    status, _, text = verify(
+        folder, "net_onnx", "--file-only", "--html", str(page), "--junit", str(junit)
+    )
+    assert status == 0, text
+    assert "Every hop holds" in page.read_text(encoding="utf-8")
+    assert fromstring(junit.read_text(encoding="utf-8")).find("testsuite") is not None
 
 
 def test_a_model_that_does_not_load_stops_no_other(damaged: Path) -> None:

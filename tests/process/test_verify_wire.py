@@ -4,14 +4,24 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from naiad.inference.comparison import Array
 from naiad.repository.golden import GoldenCase
-from naiad.verify.hops import ConcurrentHop, HopFailedError, HttpHop, read_executions
+from naiad.verify.grpc_wire import PlainGrpcCaller, TritonGrpcCaller, open_grpc_caller
+from naiad.verify.hops import (
+    ConcurrentHop,
+    HopFailedError,
+    ServedHop,
+    Transport,
+    read_executions,
+    reload_model,
+)
 from naiad.verify.server_process import ServerProcess
 from naiad.verify.wire import (
     Caller,
@@ -41,19 +51,33 @@ CASES = [(d, b) for d in DATA for b in (False, True) if b or d != "FP16"]
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("repository")
     for datatype in DATA:
         name = f"id_{datatype.lower()}"
         shutil.copytree(RECORDED / name, repository / name)
     shutil.copytree(RECORDED / "dyn", repository / "dyn")
-    with ServerProcess(repository) as server:
-        yield server.address
+    options = ["--model-control-mode=explicit", "--load-model=*"]
+    with ServerProcess(repository, options=options) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def address(server: ServerProcess) -> str:
+    return server.address
 
 
 def target(address: str, datatype: str, model: str = "") -> Target:
     name = model or f"id_{datatype.lower()}"
     return Target(address, name, 1, {"IN": datatype}, {"OUT": datatype})
+
+
+def same_bits(answer: Array, sent: Array) -> bool:
+    if sent.dtype.hasobject or answer.dtype != sent.dtype:
+        return bool(answer.tolist() == sent.tolist())
+    same_nan = np.isnan(answer) & np.isnan(sent) if sent.dtype.kind == "f" else False
+    bits = np.dtype(f"u{sent.dtype.itemsize}")
+    return bool(np.all((answer.view(bits) == sent.view(bits)) | same_nan))
 
 
 @pytest.mark.parametrize("make", [PlainCaller, TritonClientCaller])
@@ -69,12 +93,76 @@ def test_every_bit_comes_back(
         caller.close()
     assert answer.dtype == sent.dtype
     assert answer.shape == sent.shape
-    if sent.dtype.hasobject:
-        assert answer.tolist() == sent.tolist()
-    else:
-        same_nan = np.isnan(answer) & np.isnan(sent) if sent.dtype.kind == "f" else False
-        bits = np.dtype(f"u{sent.dtype.itemsize}")
-        assert np.all((answer.view(bits) == sent.view(bits)) | same_nan)
+    assert same_bits(answer, sent)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("make", [PlainGrpcCaller, TritonGrpcCaller])
+def test_every_bit_comes_back_by_grpc(
+    server: ServerProcess, make: Callable[..., Caller], is_stream: bool
+) -> None:
+    for datatype, sent in DATA.items():
+        asked = replace(target(server.address, datatype), grpc_address=server.grpc_address)
+        caller = make(asked, is_stream=is_stream)
+        try:
+            # Twice: a stream is one call for many requests.
+            answers = [caller.infer({"IN": sent}, binary=True)["OUT"] for _ in range(2)]
+        finally:
+            caller.close()
+        for answer in answers:
+            assert answer.dtype == sent.dtype
+            assert answer.shape == sent.shape
+            assert same_bits(answer, sent)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("make", [PlainGrpcCaller, TritonGrpcCaller])
+def test_a_refusal_by_grpc_is_passed_on(
+    server: ServerProcess, make: Callable[..., Caller], is_stream: bool
+) -> None:
+    asked = replace(target(server.address, "FP32", "nope"), grpc_address=server.grpc_address)
+    caller = make(asked, is_stream=is_stream)
+    try:
+        with pytest.raises(CallFailedError, match="unknown model: 'nope'"):
+            caller.infer({"IN": DATA["FP32"]}, binary=True)
+    finally:
+        caller.close()
+
+
+def test_more_than_a_window_of_data_goes_by_the_plain_grpc_caller(server: ServerProcess) -> None:
+    # HTTP/2 starts with a window of 64 KiB in each direction.
+    sent = np.arange(1 << 19, dtype=np.float32).reshape(1, -1)
+    asked = replace(target(server.address, "FP32"), grpc_address=server.grpc_address)
+    caller = PlainGrpcCaller(asked, is_stream=False)
+    try:
+        assert same_bits(caller.infer({"IN": sent}, binary=True)["OUT"], sent)
+    finally:
+        caller.close()
+
+
+def test_the_more_independent_grpc_caller_is_chosen(server: ServerProcess) -> None:
+    for datatype, kind in (("FP32", TritonGrpcCaller), ("BF16", PlainGrpcCaller)):
+        asked = replace(target(server.address, datatype), grpc_address=server.grpc_address)
+        caller = open_grpc_caller(asked, is_stream=False)
+        assert isinstance(caller, kind)
+        caller.close()
+
+
+def test_no_grpc_server_is_a_failed_hop() -> None:
+    nowhere = replace(target("127.0.0.1:1", "BF16"), grpc_address="127.0.0.1:1")
+    with pytest.raises(HopFailedError, match=r"127\.0\.0\.1:1"):
+        ServedHop(nowhere, Transport.GRPC)
+
+
+def test_a_model_is_reloaded_and_serves_again(server: ServerProcess) -> None:
+    asked = target(server.address, "INT8")
+    reload_model(asked)
+    hop = ServedHop(asked, Transport.BINARY)
+    case = GoldenCase("c", 1, "fixed", {"IN": DATA["INT8"]}, {})
+    np.testing.assert_array_equal(hop.run(case)["OUT"], DATA["INT8"])
+    hop.close()
+    with pytest.raises(HopFailedError, match="nope"):
+        reload_model(target(server.address, "INT8", "nope"))
 
 
 def test_the_more_independent_caller_is_chosen(address: str) -> None:
@@ -95,8 +183,11 @@ def test_the_server_s_refusal_is_passed_on(address: str, make: Callable[[Target]
 
 
 def test_a_hop_refuses_what_json_can_not_carry(address: str) -> None:
-    for binary, refusal in ((False, "FP16 has no JSON form"), (True, "")):
-        hop = HttpHop(target(address, "FP16"), binary=binary)
+    for transport, refusal in (
+        (Transport.JSON, "FP16 has no JSON form"),
+        (Transport.BINARY, ""),
+    ):
+        hop = ServedHop(target(address, "FP16"), transport)
         assert hop.refusal() == refusal
         hop.close()
 
@@ -112,6 +203,7 @@ def test_requests_of_many_clients_are_mixed_and_counted(address: str) -> None:
     for case, outputs in mixed.answers:
         np.testing.assert_array_equal(outputs["OUT"], case.inputs["IN"])
     executions = mixed.executions
+    assert executions is not None
     assert executions.requests == 64
     assert executions.executions == sum(executions.batch_sizes.values())
     assert sum(size * count for size, count in executions.batch_sizes.items()) == 64

@@ -2,12 +2,19 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
 from naiad.cli.current_folder import add_current_folder
 from naiad.errors import NaiadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from naiad.verify.report import Report, Row
+    from naiad.verify.verification import VerifyOptions
 
 
 @click.command("verify")
@@ -16,19 +23,30 @@ from naiad.errors import NaiadError
 @click.option(
     "--url",
     metavar="HOST:PORT",
-    help="A server that serves DIR. Without it one is started on free ports and stopped again.",
+    help="A server that serves DIR, by HTTP: Naiad, NVIDIA's Triton or any other of KServe v2. "
+    "Without it one is started on free ports and stopped again.",
+)
+@click.option(
+    "--grpc-url",
+    metavar="HOST:PORT",
+    help="The same server by gRPC; without it gRPC is left out where --url is given.",
 )
 @click.option(
     "--source",
     metavar="MODULE:CALLABLE",
-    help="Ask the PyTorch model again: a callable that returns it, as for 'naiad export'. "
-    "Needs one MODEL.",
+    help="Ask the PyTorch model again, and look for causes in it: a callable that returns it, as "
+    "for 'naiad export'. Needs one MODEL.",
 )
 @click.option(
     "--args",
     "example",
     metavar="MODULE:CALLABLE",
     help="Example inputs, where the callable of --source returns none.",
+)
+@click.option(
+    "--file-only",
+    is_flag=True,
+    help="Stop at the exported file alone: no engine, no server.",
 )
 @click.option(
     "--rounds",
@@ -44,45 +62,92 @@ from naiad.errors import NaiadError
     metavar="FILE",
     help="Write the whole report as JSON too.",
 )
-def verify(  # noqa: PLR0913  # one parameter for each option
-    *,
-    repository: Path,
-    models: tuple[str, ...],
-    url: str | None,
-    source: str | None,
-    example: str | None,
-    rounds: int,
-    json_file: Path | None,
-) -> None:
+@click.option(
+    "--junit",
+    "junit_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a JUnit XML report too.",
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write one page with plots too; it needs no network.",
+)
+def verify(**given: Any) -> None:
     """Compare every hop from PyTorch to the served answer, number by number.
 
     DIR is a model repository that 'naiad export' wrote. Each golden case goes through: the
-    PyTorch model again (with --source), the exported file alone, the server by HTTP JSON and by
-    HTTP binary tensors, and 16 clients at once whose requests the server joins into batches.
+    PyTorch model again (with --source), the exported file alone, the engine of this process, a
+    server by HTTP JSON, HTTP binary tensors, gRPC and a gRPC stream, 16 clients at once whose
+    requests the server joins into batches, and the server again after it has reloaded the model.
 
     Exit codes: 0 every hop holds, 1 something differs (the cause is named where an experiment
     shows it), 2 the comparison could not be run.
     """
     from naiad.verify.report import ExitCode, print_report
-    from naiad.verify.verification import VerifyOptions, verify_repository
+    from naiad.verify.verification import VerifyOptions
 
-    if source is not None:
+    if given["grpc_url"] is not None and given["url"] is None:
+        raise click.UsageError("--grpc-url names a server's gRPC port and needs its --url too")
+    if given["source"] is not None:
         add_current_folder()
     options = VerifyOptions(
-        repository, models, address=url, source=source, example=example, rounds=rounds
+        given["repository"],
+        given["models"],
+        address=given["url"],
+        grpc_address=given["grpc_url"],
+        source=given["source"],
+        example=given["example"],
+        rounds=given["rounds"],
+        is_served=not given["file_only"],
     )
-    progress = Console(stderr=True)
     try:
-        with progress.status("reading the model repository") as status:
-            report = verify_repository(options, status.update)
+        report = _run(options)
     except (NaiadError, OSError) as error:
         click.echo(f"naiad verify: {error}", err=True)
         sys.exit(ExitCode.COULD_NOT_RUN)
+    # Files first: a reader that has seen enough closes the pipe of the table.
+    failure = _write_files(report, given)
     print_report(report, Console())
-    if json_file is not None:
-        try:
-            json_file.write_text(report.to_json(), encoding="utf-8")
-        except OSError as error:
-            click.echo(f"naiad verify: cannot write the report: {error}", err=True)
-            sys.exit(ExitCode.COULD_NOT_RUN)
+    if failure:
+        click.echo(f"naiad verify: cannot write the report: {failure}", err=True)
+        sys.exit(ExitCode.COULD_NOT_RUN)
     sys.exit(report.exit_code())
+
+
+def _run(options: "VerifyOptions") -> "Report":
+    from naiad.verify.verification import verify_repository
+
+    progress = Console(stderr=True)
+    if progress.is_terminal:
+        with progress.status("reading the model repository") as status:
+            return verify_repository(options, status.update)
+    # A log has no spinner: it gets a line for each hop while the rest is still to come.
+    return verify_repository(options, on_hop=_print_hop)
+
+
+def _print_hop(model: str, rows: "Sequence[Row]") -> None:
+    verdicts = ", ".join(dict.fromkeys(row.verdict.value for row in rows))
+    batches = ", ".join(row.batch for row in rows)
+    click.echo(f"{model}: {rows[0].hop}, batch {batches}: {verdicts}", err=True)
+
+
+def _write_files(report: "Report", given: dict[str, Any]) -> str:
+    """Write what was asked for; returns why something could not be written, or ""."""
+    from naiad.verify.page import format_page
+
+    writers: dict[str, Callable[[], str]] = {
+        "json_file": report.to_json,
+        "junit_file": report.to_junit,
+        "html_file": lambda: format_page(report),
+    }
+    for name, write in writers.items():
+        try:
+            if given[name] is not None:
+                given[name].write_text(write(), encoding="utf-8")
+        except OSError as error:
+            return str(error)
+    return ""

@@ -35,9 +35,23 @@ _BY_DATATYPE: Final[Mapping[str, Tolerance]] = {
 }
 
 
-def default_tolerance(datatype: str) -> Tolerance:
-    """The tolerance against eager PyTorch for a v2 datatype; integers and text must be exact."""
-    return _BY_DATATYPE.get(datatype, EXACT)
+_FREE_DEPTH: Final = 64
+"""Layers with weights up to which the tolerance is the datatype's own."""
+
+
+def default_tolerance(datatype: str, depth: int = 0) -> Tolerance:
+    """The tolerance against eager PyTorch for a v2 datatype; integers and text must be exact.
+
+    Rounding errors of one layer after the other add up like a random walk, so past 64 layers the
+    tolerance grows with the square root of the depth: 256 layers have twice that of 64.
+
+    Args:
+        datatype: of the output.
+        depth: layers with weights between input and output; 0 where nobody knows.
+    """
+    tolerance = _BY_DATATYPE.get(datatype, EXACT)
+    growth = max(1.0, (depth / _FREE_DEPTH) ** 0.5)
+    return Tolerance(tolerance.rtol * growth, tolerance.atol * growth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,14 @@ class Difference:
         problem: why the two could not be compared, else "".
         only_ties: they are indices, as of a top-k, and differ only where the values that they
             belong to are equal; then ``equal`` is true.
+        max_ulp: the largest number of representable values between an element and its reference
+            (units in the last place), where both are finite; None where it isn't floating point.
+        cosine: of the angle between the two as vectors of their finite elements; None where one
+            is empty, zero or not floating point.
+        same_top5: for each row the five largest values of the last axis are at the same places,
+            in any order; None where that means nothing, or the axis has fewer than six.
+        expected_value: of the element at ``worst_index``.
+        actual_value: of the element at ``worst_index``.
     """
 
     output: str
@@ -70,6 +92,11 @@ class Difference:
     equal: bool
     problem: str = ""
     only_ties: bool = False
+    max_ulp: int | None = None
+    cosine: float | None = None
+    same_top5: bool | None = None
+    expected_value: float | None = None
+    actual_value: float | None = None
 
 
 def compare_outputs(
@@ -125,9 +152,13 @@ def compare(
         return _incomparable(output, f"dtype {actual.dtype} instead of {expected.dtype}")
     if expected.dtype.hasobject:
         return _compare_objects(output, expected, actual)
-    return _compare_numbers(
+    found = _compare_numbers(
         output, as_numbers(expected, datatype), as_numbers(actual, datatype), tolerance
     )
+    if datatype == BF16.name and found.max_ulp is not None:
+        # Measured as FP32, whose lower half BF16 doesn't have.
+        return replace(found, max_ulp=found.max_ulp >> 16)
+    return found
 
 
 def as_numbers(array: Array, datatype: str) -> Array:
@@ -168,6 +199,52 @@ def same_top1(expected: Array, actual: Array) -> bool | None:
     return bool(np.array_equal(expected.argmax(axis=-1), actual.argmax(axis=-1)))
 
 
+def same_top5(expected: Array, actual: Array) -> bool | None:
+    """Whether each row's five largest values are at the same places, in any order.
+
+    None where that means nothing: not floating point, nothing at all, or five values or fewer.
+    """
+    if expected.dtype.kind != "f" or expected.ndim == 0 or expected.shape[-1] < 6:
+        return None
+    if expected.size == 0:
+        return None
+    wanted, got = (
+        np.sort(np.argsort(-array, axis=-1, kind="stable")[..., :5], axis=-1)
+        for array in (expected, actual)
+    )
+    return bool(np.array_equal(wanted, got))
+
+
+def max_ulp(expected: Array, actual: Array) -> int | None:
+    """The largest distance of two finite elements in units in the last place.
+
+    None where the arrays aren't floating point. 0.0 and -0.0 are the same number.
+    """
+    if expected.dtype.kind != "f":
+        return None
+    finite = np.isfinite(expected) & np.isfinite(actual)
+    a, b = (_ordinals(array[finite]) for array in (expected, actual))
+    if not a.size:
+        return 0
+    # As unsigned numbers, for two of opposite sign may be further apart than an int64 holds.
+    larger, smaller = np.maximum(a, b).view(np.uint64), np.minimum(a, b).view(np.uint64)
+    return int((larger - smaller).max())
+
+
+def cosine(expected: Array, actual: Array) -> float | None:
+    """Of the angle between two arrays as vectors, over the elements that are finite in both.
+
+    None where the arrays aren't floating point, or one of the vectors has no length.
+    """
+    if expected.dtype.kind != "f":
+        return None
+    finite = np.isfinite(expected) & np.isfinite(actual)
+    a, b = (_unit(array[finite].astype(np.float64)) for array in (expected, actual))
+    if a is None or b is None:
+        return None
+    return float(np.clip(np.dot(a, b), -1.0, 1.0))
+
+
 def worst(differences: Sequence[Difference]) -> Difference:
     """The difference that decides: unequal before equal, then the largest."""
     return max(differences, key=lambda d: (not d.equal, d.max_abs))
@@ -205,15 +282,40 @@ def _compare_numbers(
     # Infinity and NaN must match outright, so their magnitude allows nothing.
     finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
     excess = distance - (tolerance.atol + tolerance.rtol * finite)
+    index = _index(int(excess.argmax()), expected.shape) if max_abs > 0 else None
     return Difference(
         output=output,
         max_abs=max_abs,
         max_rel=max_rel,
-        worst_index=_index(int(excess.argmax()), expected.shape) if max_abs > 0 else None,
+        worst_index=index,
         same_top1=same_top1(expected, actual),
         same_bits=same_bits(expected, actual),
         equal=bool((excess <= 0).all()),
+        max_ulp=max_ulp(expected, actual),
+        cosine=cosine(expected, actual),
+        same_top5=same_top5(expected, actual),
+        expected_value=None if index is None else float(expected[index]),
+        actual_value=None if index is None else float(actual[index]),
     )
+
+
+def _ordinals(values: Array) -> npt.NDArray[np.int64]:
+    """Floats as integers in the same order, neighbours one apart."""
+    size = values.dtype.itemsize
+    bits = np.ascontiguousarray(values).view(f"i{size}").astype(np.int64)
+    # Negative floats sort downwards by their bits; mirror them below zero.
+    lowest = np.int64(-(2 ** (8 * size - 1)))
+    return np.where(bits < 0, lowest - bits, bits)
+
+
+def _unit(vector: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | None:
+    # Scaled first: the square of a large float64 would be infinite.
+    largest = float(np.abs(vector).max(initial=0.0))
+    if largest == 0:
+        return None
+    scaled = vector / largest
+    unit: npt.NDArray[np.float64] = scaled / np.linalg.norm(scaled)
+    return unit
 
 
 def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:

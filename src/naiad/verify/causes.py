@@ -1,22 +1,36 @@
 """Why a hop differs, shown by experiment: change one thing and the difference goes away.
 
-Each experiment is a function that returns one sentence, or None when it showed nothing. A cause
-that no experiment shows is reported as unexplained, with the numbers; nothing is guessed.
+A difference is explained by faults taken out of the way the hop is read (``readings``), by faults
+put into what it is compared with (``references``), or by one of each, two at once. What no
+experiment shows is reported as unexplained, with the numbers; nothing is guessed.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from naiad.inference.comparison import Array, Difference, Outputs, worst
-from naiad.repository.golden import GoldenCase
+from naiad.clock import Clock
+from naiad.inference.comparison import Outputs, worst
+from naiad.repository.golden import GoldenCase, TensorRecord
+from naiad.verify.explanation import Cause, Explanation
 from naiad.verify.hops import Hop, HopFailedError
+from naiad.verify.judge import Judge
+from naiad.verify.likeness import DRAWS, Sample, are_same_draws, is_alike, is_random
+from naiad.verify.readings import Ask, Reading, by_rows, readings_for, resize
+from naiad.verify.references import (
+    Likeness,
+    Reference,
+    input_references,
+    output_references,
+    source_references,
+)
 
-# Every order of four tensors of one kind; beyond that the experiment costs more than it tells.
-_MAX_PERMUTED: Final = 4
+if TYPE_CHECKING:
+    from naiad.source_model.faults import SourceFault
+    from naiad.verify.laboratory import Laboratory
+
+_NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,186 +39,379 @@ class Suspicion:
 
     Attributes:
         hop: the first hop that differs.
-        cases: those of its cases that differ, at least one.
-        is_equal: whether two sets of outputs agree within the hop's tolerances.
-        compare: the numbers behind ``is_equal``; expected outputs first.
-        eager: the user's model in eval mode, where --source gave it.
-        train: the same model in train mode.
+        cases: all cases that it can be asked, with the right outputs; some of them differ.
+        judge: what counts as equal.
+        inputs: of the model, with the names of their dynamic axes.
+        laboratory: the source model, where --source gave it.
+        is_source_right: it answers what was recorded at the export.
+        base: something else that answers rightly, such as the file alone for a served hop.
+        clock: that the budget is measured by.
+        budget_s: when to give up.
     """
 
     hop: Hop
     cases: Sequence[GoldenCase]
-    is_equal: Callable[[Outputs, Outputs], bool]
-    compare: Callable[[Outputs, Outputs], Sequence[Difference]]
-    eager: Hop | None = None
-    train: Hop | None = None
+    judge: Judge
+    clock: Clock
+    inputs: Sequence[TensorRecord] = ()
+    laboratory: "Laboratory | None" = None
+    is_source_right: bool = True
+    base: Hop | None = None
+    budget_s: float = 120.0
 
 
-def find_causes(suspicion: Suspicion) -> list[str]:
-    """Every cause that an experiment shows, or one sentence that says it is unexplained."""
-    found = []
-    for experiment in _EXPERIMENTS:
+def find_causes(suspicion: Suspicion) -> list[Explanation]:
+    """The cause, or both of two, that an experiment shows; else one that says unexplained."""
+    stale = _stale_golden(suspicion)
+    if stale is not None:
+        return [stale]
+    if not suspicion.is_source_right:
+        # It is another model, so what it answers with a fault shows nothing about this one.
+        suspicion = replace(suspicion, laboratory=None)
+    answered, failed = _sort_cases(suspicion)
+    found: list[Explanation] = []
+    if failed:
+        found.extend(_explain_failures(suspicion, failed))
+    if answered and not (failed and found and _covers(found)):
+        differing = [c for c in answered if not _is_right(suspicion, c)]
+        if differing:
+            found.extend(_Search(suspicion, answered, differing[0]).run())
+    unique = {explanation.cause: explanation for explanation in reversed(found)}
+    return list(reversed(unique.values())) or [_unexplained(suspicion)]
+
+
+def _covers(found: Sequence[Explanation]) -> bool:
+    """Whether what explains the failures was tried on the answers as well."""
+    return len(found) > 1
+
+
+def _sort_cases(suspicion: Suspicion) -> tuple[list[GoldenCase], list[GoldenCase]]:
+    """The cases that the hop answers in the right shapes, and those that it fails."""
+    answered: list[GoldenCase] = []
+    failed: list[GoldenCase] = []
+    for case in suspicion.cases:
         try:
-            sentence = experiment(suspicion)
+            found = suspicion.hop.run(case)
         except HopFailedError:
-            # The changed question has no answer, so it explains nothing.
+            failed.append(case)
             continue
-        if sentence is not None:
-            found.append(sentence)
-    return found or [_unexplained(suspicion)]
+        has_rows = all(a.shape[:1] == (case.batch_size,) for a in found.values())
+        has_lost_rows = case.batch_size and not has_rows and _has_lost_rows(case, found)
+        (failed if has_lost_rows else answered).append(case)
+    return answered, failed
 
 
-def _stale_golden(suspicion: Suspicion) -> str | None:
-    eager = suspicion.eager
-    if eager is None:
-        return None
-    for case in suspicion.cases:
-        answer = eager.run(case)
-        if suspicion.is_equal(case.outputs, answer):
-            return None
-        if not suspicion.is_equal(answer, suspicion.hop.run(case)):
-            return None
-    return (
-        f"the golden outputs are not what the model answers: eager PyTorch, asked again, agrees "
-        f"with '{suspicion.hop.name}' and not with the golden file"
+def _has_lost_rows(case: GoldenCase, found: Outputs) -> bool:
+    """Whether some output is of another number of elements, by its rows."""
+    return any(
+        name in found and found[name].size != expected.size and found[name].ndim == expected.ndim
+        for name, expected in case.outputs.items()
     )
 
 
-def _swapped_inputs(suspicion: Suspicion) -> str | None:
-    first = suspicion.cases[0]
-    for order in _permutations(first.inputs):
-        if all(
-            suspicion.is_equal(
-                case.outputs, suspicion.hop.run(replace(case, inputs=_renamed(case.inputs, order)))
-            )
-            for case in suspicion.cases
-        ):
-            return (
-                f"inputs are swapped: with {_describe(order)} the difference at "
-                f"'{suspicion.hop.name}' is gone"
-            )
-    return None
-
-
-def _swapped_outputs(suspicion: Suspicion) -> str | None:
-    answers = [(case.outputs, suspicion.hop.run(case)) for case in suspicion.cases]
-    if any(set(expected) != set(answer) for expected, answer in answers):
-        return None
-    for order in _permutations(answers[0][1]):
-        if all(
-            suspicion.is_equal(expected, _renamed(answer, order)) for expected, answer in answers
-        ):
-            return (
-                f"outputs are swapped: with {_describe(order)} the difference at "
-                f"'{suspicion.hop.name}' is gone"
-            )
-    return None
-
-
-def _train_mode(suspicion: Suspicion) -> str | None:
-    train = suspicion.train
-    if train is None:
-        return None
-    for case in suspicion.cases:
-        answer = train.run(case)
-        if not suspicion.is_equal(answer, suspicion.hop.run(case)):
-            return None
-        if suspicion.is_equal(case.outputs, answer):
-            return None
-    return (
-        f"the file was exported in train mode: the source model after .train() answers what "
-        f"'{suspicion.hop.name}' answers; call .eval() before the export"
-    )
-
-
-def _random_operation(suspicion: Suspicion) -> str | None:
-    case = suspicion.cases[0]
-    if suspicion.is_equal(suspicion.hop.run(case), suspicion.hop.run(case)):
-        return None
-    sentence = (
-        f"'{suspicion.hop.name}' answers the same question differently each time: it holds a "
-        "random operation"
-    )
-    train = suspicion.train
-    if train is not None and not suspicion.is_equal(train.run(case), train.run(case)):
-        return f"{sentence}, as the source model does after .train(): exported in train mode"
-    return f"{sentence}, such as dropout of a model exported in train mode"
-
-
-def _mixed_rows(suspicion: Suspicion) -> str | None:
-    """Rows of a batch influence each other, or only the first survives."""
-    batched = [case for case in suspicion.cases if case.batch_size > 1]
-    if not batched:
-        return None
-    for case in batched:
-        rows = [
-            suspicion.hop.run(replace(case, inputs=row))
-            for row in _rows(case.inputs, case.batch_size)
-        ]
-        joined = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        if not suspicion.is_equal(case.outputs, joined):
-            return None
-    return (
-        f"the batch is the cause: '{suspicion.hop.name}' is right when it gets the rows one by "
-        "one, so the export fixed something to the example's batch size, or a layer uses "
-        "statistics of the batch (train mode)"
-    )
-
-
-_EXPERIMENTS: Final = (
-    _stale_golden,
-    _swapped_inputs,
-    _swapped_outputs,
-    _train_mode,
-    _random_operation,
-    _mixed_rows,
-)
-
-
-def _unexplained(suspicion: Suspicion) -> str:
-    case = suspicion.cases[0]
+def _is_right(suspicion: Suspicion, case: GoldenCase) -> bool:
     try:
-        difference = worst(suspicion.compare(case.outputs, suspicion.hop.run(case)))
-    except HopFailedError as error:
-        return f"unexplained: '{suspicion.hop.name}' failed at batch {case.batch_size}: {error}"
-    if difference.problem:
-        return f"unexplained: '{suspicion.hop.name}': {difference.problem}"
-    return (
-        f"unexplained: '{suspicion.hop.name}', output '{difference.output}', "
-        f"batch {case.batch_size}: max abs {difference.max_abs:.3e}, max rel "
-        f"{difference.max_rel:.3e}, worst at {difference.worst_index}"
+        return suspicion.judge.is_equal(case, case.outputs, suspicion.hop.run(case))
+    except HopFailedError:
+        return False
+
+
+def _explain_failures(suspicion: Suspicion, failed: Sequence[GoldenCase]) -> list[Explanation]:
+    """Of cases that the hop doesn't answer, or not with all rows."""
+    # A reading that cures the failures must be right on every case.
+    found = _Search(suspicion, suspicion.cases, failed[0], has_failed=True).run()
+    if found:
+        return found
+    lost = _lost_axis(suspicion, failed)
+    return [] if lost is None else [lost]
+
+
+def _lost_axis(suspicion: Suspicion, failed: Sequence[GoldenCase]) -> Explanation | None:
+    """A dynamic axis, other than the batch, at which only one size works."""
+    hop = suspicion.hop
+    sizes = _axis_sizes(suspicion.inputs)
+    working = [case for case in suspicion.cases if case not in failed]
+    for axis, places in sizes.items():
+        for size in sorted({_size(case, places) for case in working}):
+            changed = {n: dict.fromkeys(axes, size) for n, axes in places.items()}
+            if any(_size(case, places) == size for case in failed):
+                continue
+            if all(_answers_resized(suspicion, resize(case, changed)) for case in failed):
+                others = sorted({_size(case, places) for case in failed})
+                return Explanation(
+                    Cause.LOST_DYNAMIC_DIM,
+                    hop.name,
+                    f"lost dynamic dim: '{hop.name}' fails where '{axis}' is "
+                    f"{' or '.join(map(str, others))} and answers the same inputs when '{axis}' is "
+                    f"cut or filled to {size}: the export fixed that axis",
+                )
+    return None
+
+
+def _answers_resized(suspicion: Suspicion, case: GoldenCase) -> bool:
+    try:
+        found = suspicion.hop.run(case)
+        if suspicion.laboratory is None:
+            return True
+        return suspicion.judge.is_equal(case, suspicion.laboratory.eager.run(case), found)
+    except HopFailedError:
+        return False
+
+
+def _axis_sizes(inputs: Sequence[TensorRecord]) -> dict[str, dict[str, list[int]]]:
+    """Name of a dynamic axis but the batch -> input -> its axes of that name."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for tensor in inputs:
+        for axis, name in tensor.axes.items():
+            if axis > 0:
+                found.setdefault(name, {}).setdefault(tensor.name, []).append(axis)
+    return found
+
+
+def _size(case: GoldenCase, places: Mapping[str, Sequence[int]]) -> int:
+    name, axes = next(iter(places.items()))
+    return int(case.inputs[name].shape[axes[0]])
+
+
+def _stale_golden(suspicion: Suspicion) -> Explanation | None:
+    if suspicion.laboratory is None:
+        return None
+    eager = suspicion.laboratory.eager
+    differing = [case for case in suspicion.cases if not _is_right(suspicion, case)]
+    try:
+        for case in differing:
+            answer = eager.run(case)
+            if suspicion.judge.is_equal(case, case.outputs, answer):
+                return None
+            if not suspicion.judge.is_equal(case, answer, suspicion.hop.run(case)):
+                return None
+    except HopFailedError:
+        return None
+    return Explanation(
+        Cause.STALE_GOLDEN,
+        suspicion.hop.name,
+        f"the golden outputs are not what the model answers: eager PyTorch, asked again, agrees "
+        f"with '{suspicion.hop.name}' and not with the golden file",
     )
 
 
-def _permutations(arrays: Mapping[str, Array]) -> Iterator[dict[str, str]]:
-    """Each way to give tensors of one dtype and shape to each other's names, but the given one.
+_Hypothesis = tuple[tuple[Reading, ...], tuple[Reference, ...]]
 
-    Yields:
-        name -> the name whose array it gets, for the names that change.
+
+@dataclass(slots=True)
+class _Search:
+    """All hypotheses about one hop: one fault first, then two.
+
+    Attributes:
+        suspicion: the hop.
+        cases: that an explanation must hold for.
+        probe: one that differs; what doesn't explain it is not tried on the others.
+        has_failed: the hop doesn't answer the probe rightly shaped.
     """
-    kinds: dict[tuple[object, ...], list[str]] = {}
-    for name, array in arrays.items():
-        kinds.setdefault((array.dtype, array.shape), []).append(name)
-    groups = [names for names in kinds.values() if 1 < len(names) <= _MAX_PERMUTED]
-    for orders in itertools.product(*(itertools.permutations(names) for names in groups)):
-        order = {
-            name: source
-            for names, sources in zip(groups, orders, strict=True)
-            for name, source in zip(names, sources, strict=True)
-            if name != source
-        }
-        if order:
-            yield order
+
+    suspicion: Suspicion
+    cases: Sequence[GoldenCase]
+    probe: GoldenCase
+    has_failed: bool = False
+    _answers: dict[tuple[object, ...], Outputs | None] = field(default_factory=dict)
+    _is_random: bool = False
+
+    def run(self) -> list[Explanation]:
+        """The first hypothesis that holds for every case, in words."""
+        self._is_random = is_random(self.suspicion.hop, self.probe)
+        deadline = self.suspicion.clock.now_ns() + int(self.suspicion.budget_s * _NS_PER_S)
+        for hypothesis in self._hypotheses():
+            if self.suspicion.clock.now_ns() > deadline:
+                break
+            if self._holds(hypothesis):
+                return self._tell(hypothesis)
+        if self._is_random:
+            return [_random(self.suspicion)]
+        mixing = _mixing(self.suspicion, self.probe)
+        return [] if mixing is None else [mixing]
+
+    def _hypotheses(self) -> Iterator[_Hypothesis]:
+        readings = list(readings_for(self.probe, self._plain_answer()))
+        references = self._references()
+        early = [r for r in references if r.cause is Cause.TRAIN_MODE]
+        late = [r for r in references if r.cause is not Cause.TRAIN_MODE]
+        mixing = [r for r in readings if r.cause is Cause.BATCH_MIXING]
+        plain = [r for r in readings if r.cause is not Cause.BATCH_MIXING]
+        # A batch norm in train mode mixes the batch too, and is the better explanation.
+        yield from (((reading,), ()) for reading in plain)
+        yield from (((), (reference,)) for reference in early)
+        yield from (((reading,), ()) for reading in mixing)
+        yield from (((), (reference,)) for reference in late)
+        for reference, reading in itertools.product(references, readings):
+            yield (reading,), (reference,)
+        for one, other in itertools.combinations(references, 2):
+            if one.place != other.place:
+                yield (), (one, other)
+        for reading, another in itertools.combinations(readings, 2):
+            if reading.place != another.place:
+                yield (reading, another), ()
+
+    def _references(self) -> list[Reference]:
+        laboratory, cases = self.suspicion.laboratory, self.suspicion.cases
+        found = list(output_references(cases))
+        if laboratory is not None:
+            found = [*source_references(laboratory.possible), *found]
+        if laboratory is not None or self.suspicion.base is not None:
+            found = [*input_references(cases), *found]
+        return [r for r in found if r.is_random == self._is_random]
+
+    def _plain_answer(self) -> Outputs | None:
+        if self.has_failed:
+            return None
+        return self._ask((), self.probe)
+
+    def _holds(self, hypothesis: _Hypothesis) -> bool:
+        held = self._compare(hypothesis, self.probe)
+        if held is not True:
+            return False
+        others = [case for case in self.cases if case is not self.probe]
+        return all(self._compare(hypothesis, case) is not False for case in others)
+
+    def _compare(self, hypothesis: _Hypothesis, case: GoldenCase) -> bool | None:
+        """Whether the hop answers a case as foretold; None where there is nothing to foretell."""
+        readings, references = hypothesis
+        expected = self._foretell(references, case)
+        if expected is None:
+            return None
+        actual = self._ask(readings, case)
+        if actual is None:
+            return False
+        if self._is_random:
+            return self._compare_draws(readings, references, case)
+        plain = self._foretell(tuple(r for r in references if r.likeness is Likeness.EQUAL), case)
+        likeness = {reference.likeness for reference in references}
+        sample = Sample(case, expected, actual, case.outputs if plain is None else plain)
+        return is_alike(self.suspicion.judge, sample, likeness)
+
+    def _compare_draws(
+        self, readings: Sequence[Reading], references: Sequence[Reference], case: GoldenCase
+    ) -> bool:
+        if not references:
+            return False
+        expected = [self._foretell(references, case, fresh=True) for _ in range(DRAWS)]
+        actual = [self._ask(readings, case, fresh=True) for _ in range(DRAWS)]
+        return are_same_draws(
+            [a for a in expected if a is not None], [a for a in actual if a is not None]
+        )
+
+    def _ask(
+        self, readings: Sequence[Reading], case: GoldenCase, *, fresh: bool = False
+    ) -> Outputs | None:
+        key = ("ask", *map(id, readings), case.name)
+        if fresh or key not in self._answers:
+            ask: Ask = self.suspicion.hop.run
+            for reading in readings:
+                ask = reading.wrap(ask)
+            self._answers[key] = _try(ask, case)
+        return self._answers[key]
+
+    def _foretell(
+        self, references: Sequence[Reference], case: GoldenCase, *, fresh: bool = False
+    ) -> Outputs | None:
+        """The right answer with the faults of the references in it; None where there is none."""
+        key = ("foretell", *map(id, references), case.name)
+        if fresh or key not in self._answers:
+            self._answers[key] = self._foretell_fresh(references, case)
+        return self._answers[key]
+
+    def _foretell_fresh(self, references: Sequence[Reference], case: GoldenCase) -> Outputs | None:
+        answer: Outputs | None = case.outputs
+        if any(reference.needs_source() for reference in references):
+            asked = case
+            for reference in references:
+                asked = asked if reference.ask is None else reference.ask(asked)
+            faults = frozenset(fault for r in references for fault in r.faults)
+            answer = self._ask_source(faults, asked)
+        for reference in references:
+            if reference.answer is not None and answer is not None:
+                answer = reference.answer(answer)
+        return answer
+
+    def _ask_source(self, faults: "frozenset[SourceFault]", case: GoldenCase) -> Outputs | None:
+        laboratory, base = self.suspicion.laboratory, self.suspicion.base
+        if laboratory is not None:
+            try:
+                hop: Hop = laboratory.variant(faults) if faults else laboratory.eager
+            except HopFailedError:
+                return None
+            return _try(hop.run, case)
+        return None if base is None else _try(base.run, case)
+
+    def _tell(self, hypothesis: _Hypothesis) -> list[Explanation]:
+        hop = self.suspicion.hop.name
+        readings, references = hypothesis
+        told = [
+            *((r.cause, r.sentence) for r in readings),
+            *((r.cause, r.sentence) for r in references),
+        ]
+        return [Explanation(cause, hop, text.replace("{hop}", hop)) for cause, text in told]
 
 
-def _renamed(arrays: Mapping[str, Array], order: Mapping[str, str]) -> dict[str, Array]:
-    return {name: arrays[order.get(name, name)] for name in arrays}
+def _try(ask: Ask, case: GoldenCase) -> Outputs | None:
+    try:
+        return ask(case)
+    except HopFailedError:
+        return None
 
 
-def _describe(order: Mapping[str, str]) -> str:
-    return ", ".join(f"'{source}' in the place of '{name}'" for name, source in order.items())
+def _random(suspicion: Suspicion) -> Explanation:
+    name = suspicion.hop.name
+    return Explanation(
+        Cause.RANDOM,
+        name,
+        f"'{name}' answers the same question differently each time: it holds a random operation, "
+        "such as dropout of a model exported in train mode",
+    )
 
 
-def _rows(inputs: Mapping[str, Array], batch: int) -> Iterator[dict[str, Array]]:
-    for index in range(batch):
-        yield {name: array[index : index + 1] for name, array in inputs.items()}
+def _mixing(suspicion: Suspicion, case: GoldenCase) -> Explanation | None:
+    """Rows that answer otherwise in company, at a hop whose source doesn't do that."""
+    if suspicion.laboratory is None or case.batch_size < 2:
+        return None
+    mixes = [
+        _changes_in_company(suspicion, ask, case)
+        for ask in (suspicion.hop.run, suspicion.laboratory.eager.run)
+    ]
+    if mixes != [True, False]:
+        return None
+    name = suspicion.hop.name
+    return Explanation(
+        Cause.BATCH_MIXING,
+        name,
+        f"the batch is the cause: at '{name}' a row's answer changes with the other rows of its "
+        "batch, and in the source model it does not",
+    )
+
+
+def _changes_in_company(suspicion: Suspicion, ask: Ask, case: GoldenCase) -> bool | None:
+    together, alone = _try(ask, case), _try(by_rows(ask), case)
+    if together is None or alone is None:
+        return None
+    return not suspicion.judge.is_equal(case, together, alone)
+
+
+def _unexplained(suspicion: Suspicion) -> Explanation:
+    hop = suspicion.hop
+    differing = [case for case in suspicion.cases if not _is_right(suspicion, case)]
+    case = (differing or suspicion.cases)[0]
+    try:
+        found = worst(suspicion.judge.compare(case, case.outputs, hop.run(case)))
+    except HopFailedError as error:
+        told = f"'{hop.name}' failed at batch {case.batch_size}: {error}"
+        return Explanation(Cause.UNEXPLAINED, hop.name, f"unexplained: {told}")
+    if found.problem:
+        told = f"'{hop.name}': {found.problem}"
+    else:
+        told = (
+            f"'{hop.name}', output '{found.output}', batch {case.batch_size}: max abs "
+            f"{found.max_abs:.3e}, max rel {found.max_rel:.3e}, worst at {found.worst_index}: "
+            f"{found.actual_value} instead of {found.expected_value}"
+        )
+    if suspicion.laboratory is None:
+        told += ". With --source more experiments are possible"
+    return Explanation(Cause.UNEXPLAINED, hop.name, f"unexplained: {told}")

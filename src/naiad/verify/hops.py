@@ -4,11 +4,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from naiad.inference.comparison import Outputs
 from naiad.repository.golden import GoldenCase
-from naiad.verify.wire import Caller, CallFailedError, Target, get_json, open_caller
+from naiad.verify.grpc_wire import open_grpc_caller
+from naiad.verify.wire import Caller, CallFailedError, Target, get_json, open_caller, post
 
 CLIENTS: Final = 16
 """Concurrent clients of the mixed hop."""
@@ -42,18 +44,34 @@ class Hop(Protocol):
         ...
 
 
-class HttpHop:
-    """The served model, one request at a time over HTTP."""
+class Transport(StrEnum):
+    """The ways to a served model."""
 
-    def __init__(self, target: Target, *, binary: bool) -> None:
-        self.name = "served, HTTP binary" if binary else "served, HTTP JSON"
+    JSON = "served, HTTP JSON"
+    BINARY = "served, HTTP binary"
+    GRPC = "served, gRPC"
+    GRPC_STREAM = "served, gRPC stream"
+
+
+class ServedHop:
+    """The served model, one request at a time.
+
+    Raises:
+        HopFailedError: nobody listens.
+    """
+
+    def __init__(self, target: Target, transport: Transport, *, suffix: str = "") -> None:
+        self.name = f"{transport}{suffix}"
         self._target = target
-        self._binary = binary
-        self._caller: Caller = open_caller(target)
+        self._transport = transport
+        try:
+            self._caller = _open_caller(target, transport)
+        except CallFailedError as error:
+            raise HopFailedError(str(error)) from error
 
     def refusal(self) -> str:
         """JSON can't carry every datatype."""
-        if self._binary:
+        if self._transport is not Transport.JSON:
             return ""
         return ", ".join(
             f"{datatype} has no JSON form"
@@ -63,13 +81,19 @@ class HttpHop:
     def run(self, case: GoldenCase) -> Outputs:
         """Send the case and wait for its answer."""
         try:
-            return self._caller.infer(case.inputs, binary=self._binary)
+            return self._caller.infer(case.inputs, binary=self._transport is not Transport.JSON)
         except CallFailedError as error:
             raise HopFailedError(str(error)) from error
 
     def close(self) -> None:
         """Close the connection."""
         self._caller.close()
+
+
+def _open_caller(target: Target, transport: Transport) -> Caller:
+    if transport in {Transport.JSON, Transport.BINARY}:
+        return open_caller(target)
+    return open_grpc_caller(target, is_stream=transport is Transport.GRPC_STREAM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +172,7 @@ class ConcurrentHop:
         Raises:
             HopFailedError: a client got no answer.
         """
-        before = read_executions(self._target)
+        before = self._read_executions()
         start = threading.Barrier(CLIENTS)
         with ThreadPoolExecutor(CLIENTS) as pool:
             clients = [
@@ -158,7 +182,16 @@ class ConcurrentHop:
                 for i in range(CLIENTS)
             ]
             answers = [answer for client in clients for answer in client.result()]
-        return MixedAnswers(answers, read_executions(self._target).since(before))
+        after = self._read_executions()
+        executions = None if before is None or after is None else after.since(before)
+        return MixedAnswers(answers, executions)
+
+    def _read_executions(self) -> Executions | None:
+        try:
+            return read_executions(self._target)
+        except HopFailedError:
+            # Not every KServe server counts; the answers are judged all the same.
+            return None
 
     def _run_client(
         self, start: threading.Barrier, cases: Sequence[GoldenCase]
@@ -179,8 +212,23 @@ class MixedAnswers:
 
     Attributes:
         answers: each case as often as it was sent, with what came back.
-        executions: what the server ran for them, and for anybody else who called it meanwhile.
+        executions: what the server ran for them, and for anybody else who called it meanwhile;
+            None where it has no statistics.
     """
 
     answers: Sequence[tuple[GoldenCase, Outputs]]
-    executions: Executions
+    executions: Executions | None
+
+
+def reload_model(target: Target) -> None:
+    """Unload the model and load it again; returns when it serves.
+
+    Raises:
+        HopFailedError: the server refuses, as one without explicit model control does.
+    """
+    path = f"/v2/repository/models/{target.model}"
+    try:
+        post(target.address, f"{path}/unload")
+        post(target.address, f"{path}/load")
+    except CallFailedError as error:
+        raise HopFailedError(str(error)) from error

@@ -1,17 +1,21 @@
 """What a verification found, as values, as a table for people and as JSON for machines."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from naiad.inference.comparison import Difference, worst
+from naiad.inference.comparison import Difference, Tolerance, worst
+from naiad.verify.explanation import HARMLESS, Explanation
+from naiad.verify.plots import Plot
 
 
 class ExitCode(IntEnum):
@@ -43,7 +47,9 @@ class Row:
         same_bits: the served outputs are bit for bit those of the file alone; None where that
             isn't asked (the file itself, mixed batches).
         verdict: equal only where every rule of the hop holds.
-        note: the reason for any other verdict, else "".
+        note: the reason for any other verdict, or what to know about an equal one; else "".
+        latency_ms: of the fastest request; None where none was timed.
+        is_noisy: equal only by the tolerance of depth or FP64, not by the datatype's.
     """
 
     hop: str
@@ -52,6 +58,8 @@ class Row:
     same_bits: bool | None
     verdict: Verdict
     note: str = ""
+    latency_ms: float | None = None
+    is_noisy: bool = False
 
     def worst(self) -> Difference | None:
         """The output that decides, or None without an answer."""
@@ -68,10 +76,14 @@ class ModelReport:
         artifact: name of the model file.
         problems: what is wrong with the files themselves (hashes of the manifest).
         rows: every hop at every batch size, in the order of the hops.
-        causes: one sentence for each cause that an experiment showed, or "unexplained: ...".
+        causes: each cause that an experiment showed, or one that is unexplained; and what sets
+            equal answers apart.
         batch_sizes: rows in an executed batch -> how many such batches the server ran for the
             concurrent clients.
         could_not_run: why nothing was compared, else "".
+        tolerances: output name -> what counted as equal.
+        noise: output name -> how far eager PyTorch is from the same model in FP64, where known.
+        plots: of each hop that answered, for the page; JSON has their histograms.
     """
 
     model: str
@@ -79,9 +91,12 @@ class ModelReport:
     artifact: str = ""
     problems: Sequence[str] = ()
     rows: Sequence[Row] = ()
-    causes: Sequence[str] = ()
+    causes: Sequence[Explanation] = ()
     batch_sizes: Mapping[int, int] | None = None
     could_not_run: str = ""
+    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    noise: Mapping[str, float] = field(default_factory=dict)
+    plots: Sequence[Plot] = ()
 
     def exit_code(self) -> ExitCode:
         """Of this model alone."""
@@ -120,6 +135,18 @@ class Report:
         }
         return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
 
+    def to_junit(self) -> str:
+        """A test suite for each model version, a test case for each row."""
+        suites = Element("testsuites", name="naiad verify")
+        for model in self.models:
+            _add_suite(suites, model)
+        for name in self.unverified:
+            suite = SubElement(suites, "testsuite", name=name, tests="1", skipped="1")
+            case = SubElement(suite, "testcase", classname=name, name="verify")
+            SubElement(case, "skipped", message="naiad export wrote no golden cases for it")
+        text = tostring(suites, encoding="unicode")
+        return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+
 
 def print_report(report: Report, console: Console) -> None:
     """One table, then every model's problems, notes and causes."""
@@ -135,50 +162,67 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def build_table(models: Sequence[ModelReport]) -> Table:
-    """Hop, batch, the two differences from eager PyTorch, top-1, bits and verdict.
+    """A row for each hop and verdict: batches, differences from eager PyTorch, latency.
 
-    It fits into 80 columns, so that a continuous-integration log shows it whole.
+    The numbers are the worst over the batch sizes, the latency the least. It fits into 80
+    columns, so that a continuous-integration log shows it whole.
     """
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("hop")
-    for heading in ("batch", "max abs\ndiff", "max rel\ndiff"):
+    table.add_column("batch")
+    for heading in ("max abs\ndiff", "max rel\ndiff", "ULP"):
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("same\ntop-1", "same\nbits"):
         table.add_column(heading, justify="center", no_wrap=True)
+    table.add_column("ms", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for model in (model for model in models if model.rows):
         table.add_row(Text(f"{model.model} {model.version}", style="bold"))
+        groups: dict[tuple[str, Verdict], list[Row]] = {}
         for row in model.rows:
-            table.add_row(*_cells(row))
+            groups.setdefault((row.hop, row.verdict), []).append(row)
+        for (hop, verdict), rows in groups.items():
+            table.add_row(hop, ",".join(row.batch for row in rows), *_cells(rows), _mark(verdict))
         table.add_section()
     return table
 
 
-def _cells(row: Row) -> tuple[str | Text, ...]:
-    style = {"equal": "green", "skipped": "dim"}.get(row.verdict, "bold red")
-    verdict = Text(row.verdict.value, style=style)
-    found = row.worst()
-    if found is None:
-        return row.hop, row.batch, "-", "-", "-", "-", verdict
-    top1 = [d.same_top1 for d in row.differences if d.same_top1 is not None]
-    return (
-        row.hop,
-        row.batch,
-        format_number(max(d.max_abs for d in row.differences)),
-        format_number(max(d.max_rel for d in row.differences)),
-        _yes_or_no(all(top1) if top1 else None),
-        _yes_or_no(row.same_bits),
-        verdict,
-    )
+def _mark(verdict: Verdict) -> Text:
+    style = {"equal": "green", "skipped": "dim"}.get(verdict, "bold red")
+    return Text(verdict.value, style=style)
+
+
+def _cells(rows: Sequence[Row]) -> list[str]:
+    found = [difference for row in rows for difference in row.differences]
+    if not found:
+        return ["-"] * 6
+    ulps = [d.max_ulp for d in found if d.max_ulp is not None]
+    latencies = [row.latency_ms for row in rows if row.latency_ms is not None]
+    return [
+        format_number(max(d.max_abs for d in found)),
+        format_number(max(d.max_rel for d in found)),
+        format_count(max(ulps)) if ulps else "-",
+        _yes_or_no(_all_of([d.same_top1 for d in found])),
+        _yes_or_no(_all_of([row.same_bits for row in rows])),
+        f"{min(latencies):.2f}" if latencies else "-",
+    ]
+
+
+def _all_of(answers: Sequence[bool | None]) -> bool | None:
+    known = [answer for answer in answers if answer is not None]
+    return all(known) if known else None
 
 
 def _print_findings(model: ModelReport, console: Console) -> None:
     label = f"{model.model} {model.version}"
     findings: list[tuple[str, str]] = [("bold red", problem) for problem in model.problems]
+    findings.extend(("bold", note) for note in merge_notes(model.rows))
     findings.extend(
-        ("bold", f"{row.hop}, batch {row.batch}: {row.note}") for row in model.rows if row.note
+        ("dim", f"note: {found.sentence}")
+        if found.cause in HARMLESS
+        else ("bold red", f"cause: {found.sentence}")
+        for found in model.causes
     )
-    findings.extend(("bold red", f"cause: {cause}") for cause in model.causes)
     if model.batch_sizes is not None:
         findings.append(("dim", describe_batches(model.batch_sizes)))
     if model.could_not_run:
@@ -186,6 +230,46 @@ def _print_findings(model: ModelReport, console: Console) -> None:
     for style, text in findings:
         # Text, not markup: messages of libraries are full of square brackets.
         console.print(Text.assemble((f"{label}: ", style), text), soft_wrap=True)
+    for difference in _worst_differences(model):
+        text = f"{label}: {describe_difference(difference)}"
+        console.print(Text(text, style="dim"), soft_wrap=True)
+
+
+def merge_notes(rows: Sequence[Row]) -> list[str]:
+    """What the rows have to say, each once, with the hop and the batch sizes that it is about."""
+    batches: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.note:
+            batches.setdefault((row.hop, row.note), []).append(row.batch)
+    return [f"{hop}, batch {', '.join(sizes)}: {note}" for (hop, note), sizes in batches.items()]
+
+
+def describe_difference(difference: Difference) -> str:
+    """The numbers of one output that don't fit into the table."""
+    parts = [f"output '{difference.output}'"]
+    if difference.worst_index is not None and difference.expected_value is not None:
+        place = list(difference.worst_index)
+        parts.append(
+            f"worst at {place}: {difference.actual_value:.9g} instead of "
+            f"{difference.expected_value:.9g}"
+        )
+    if difference.max_ulp is not None:
+        parts.append(f"{difference.max_ulp} ULP")
+    if difference.cosine is not None:
+        parts.append(f"cosine {difference.cosine:.9f}")
+    if difference.same_top5 is not None:
+        parts.append(f"same top-5: {_yes_or_no(difference.same_top5)}")
+    return ", ".join(parts)
+
+
+def _worst_differences(model: ModelReport) -> list[Difference]:
+    """Of each output the largest difference of any hop, where it differs at all."""
+    by_output: dict[str, list[Difference]] = {}
+    for row in model.rows:
+        for difference in row.differences:
+            if not difference.same_bits and not difference.problem:
+                by_output.setdefault(difference.output, []).append(difference)
+    return [worst(differences) for differences in by_output.values()]
 
 
 def describe_batches(batch_sizes: Mapping[int, int]) -> str:
@@ -194,9 +278,18 @@ def describe_batches(batch_sizes: Mapping[int, int]) -> str:
     return f"executed batches of the concurrent clients: {', '.join(parts)} rows"
 
 
+def format_count(value: int) -> str:
+    """Whole up to four digits, with an exponent above."""
+    return (
+        str(value)
+        if value < 10_000
+        else f"{float(value):.0e}".replace("e+0", "e").replace("e+", "e")
+    )
+
+
 def format_number(value: float) -> str:
-    """0, inf, or three digits with an exponent."""
-    return "0" if value == 0 else f"{value:.2e}"
+    """0, inf, or two digits with an exponent."""
+    return "0" if value == 0 else f"{value:.1e}"
 
 
 def _yes_or_no(answer: bool | None) -> str:  # noqa: FBT001  # a cell's value, not a switch
@@ -204,7 +297,38 @@ def _yes_or_no(answer: bool | None) -> str:  # noqa: FBT001  # a cell's value, n
 
 
 def _model(model: ModelReport) -> dict[str, Any]:
-    return {**asdict(model), "exit_code": int(model.exit_code())}
+    document = asdict(model)
+    document["plots"] = [{"hop": p.hop, "histogram": dict(p.histogram)} for p in model.plots]
+    return {**document, "exit_code": int(model.exit_code())}
+
+
+def _add_suite(suites: Element, model: ModelReport) -> None:
+    name = f"{model.model}/{model.version}"
+    failed = [row for row in model.rows if row.verdict in {Verdict.DIFFERENT, Verdict.FAILED}]
+    skipped = [row for row in model.rows if row.verdict is Verdict.SKIPPED]
+    extra = int(bool(model.could_not_run)) + int(bool(model.problems))
+    suite = SubElement(
+        suites, "testsuite", name=name, tests=str(len(model.rows) + extra),
+        failures=str(len(failed) + int(bool(model.problems))), skipped=str(len(skipped)),
+        errors=str(int(bool(model.could_not_run))),
+    )  # fmt: skip
+    causes = "\n".join(found.sentence for found in model.causes)
+    for row in model.rows:
+        case = SubElement(suite, "testcase", classname=name, name=f"{row.hop}, batch {row.batch}")
+        if row.latency_ms is not None:
+            case.set("time", f"{row.latency_ms / 1000:.6f}")
+        if row in failed:
+            found = row.worst()
+            message = row.note or (describe_difference(found) if found else "")
+            SubElement(case, "failure", type=row.verdict, message=message).text = causes
+        elif row in skipped:
+            SubElement(case, "skipped", message=row.note)
+    if model.problems:
+        case = SubElement(suite, "testcase", classname=name, name="files are those of the export")
+        SubElement(case, "failure", message=model.problems[0]).text = "\n".join(model.problems)
+    if model.could_not_run:
+        case = SubElement(suite, "testcase", classname=name, name="verify")
+        SubElement(case, "error", message=model.could_not_run)
 
 
 def _finite(value: Any) -> Any:
@@ -212,6 +336,6 @@ def _finite(value: Any) -> Any:
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
-    if isinstance(value, float) and value in {float("inf"), float("-inf")}:
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Self
 
 from naiad.errors import InvalidArgumentError, NotFoundError
-from naiad.inference.comparison import Difference, Outputs, compare_outputs
 from naiad.repository.golden import (
     MANIFEST_NAME,
     GoldenCase,
@@ -29,6 +28,7 @@ class Subject:
         manifest: what the export wrote down.
         cases: the golden cases, as far as their files are the exported ones.
         problems: files that are missing or are not those that were exported.
+        changed: paths of the files, inside the version, that are not those that were exported.
     """
 
     model: str
@@ -37,6 +37,7 @@ class Subject:
     manifest: Manifest
     cases: Sequence[GoldenCase]
     problems: Sequence[str]
+    changed: Sequence[str] = ()
 
     @classmethod
     def load(cls, repository: Path, model: str, version: int) -> Self:
@@ -59,7 +60,11 @@ class Subject:
                 cases.append(read_case(folder, manifest, record))
             except (InvalidArgumentError, NotFoundError) as error:
                 problems.append(error.message)
-        return cls(model, version, folder, manifest, cases, problems)
+        return cls(model, version, folder, manifest, cases, problems, tuple(changed))
+
+    def repository(self) -> Path:
+        """The model repository that it is in."""
+        return self.folder.parent.parent
 
     def artifact(self) -> Path:
         """The exported model file."""
@@ -72,14 +77,6 @@ class Subject:
     def outputs(self) -> dict[str, str]:
         """Output name -> v2 datatype, in the order of the file."""
         return {tensor.name: tensor.datatype for tensor in self.manifest.outputs}
-
-    def compare(self, expected: Outputs, actual: Outputs) -> list[Difference]:
-        """The differences under the manifest's tolerances against eager PyTorch."""
-        return compare_outputs(expected, actual, self.outputs(), self.manifest.tolerances)
-
-    def is_equal(self, expected: Outputs, actual: Outputs) -> bool:
-        """Whether every output agrees within its tolerance."""
-        return all(difference.equal for difference in self.compare(expected, actual))
 
 
 def find_versions(repository: Path, models: Sequence[str]) -> list[tuple[str, int]]:

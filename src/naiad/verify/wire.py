@@ -18,7 +18,8 @@ import numpy as np
 from naiad.inference.comparison import Array
 from naiad.verify.text import text_as_bytes
 
-_TIMEOUT_S: Final = 300.0
+TIMEOUT_S: Final = 300.0
+"""How long a caller waits for one answer."""
 
 _DTYPES: Final[Mapping[str, str]] = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
@@ -41,6 +42,7 @@ class Target:
         version: number, as in the repository.
         inputs: input name -> v2 datatype.
         outputs: output name -> v2 datatype; all of them are asked for.
+        grpc_address: ``HOST:PORT`` of the gRPC service; "" where there is none.
     """
 
     address: str
@@ -48,6 +50,7 @@ class Target:
     version: int
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    grpc_address: str = ""
 
     def datatypes(self) -> set[str]:
         """Every datatype that a request or its answer carries."""
@@ -95,7 +98,7 @@ class TritonClientCaller:
         self._library = tritonclient.http
         self._target = target
         self._client = tritonclient.http.InferenceServerClient(
-            target.address, connection_timeout=_TIMEOUT_S, network_timeout=_TIMEOUT_S
+            target.address, connection_timeout=TIMEOUT_S, network_timeout=TIMEOUT_S
         )
 
     def infer(self, inputs: Mapping[str, Array], *, binary: bool) -> dict[str, Array]:
@@ -140,7 +143,7 @@ class PlainCaller:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._connection = http.client.HTTPConnection(target.address, timeout=_TIMEOUT_S)
+        self._connection = http.client.HTTPConnection(target.address, timeout=TIMEOUT_S)
 
     def infer(self, inputs: Mapping[str, Array], *, binary: bool) -> dict[str, Array]:
         """As :meth:`Caller.infer`."""
@@ -172,7 +175,7 @@ class PlainCaller:
                 "datatype": self._target.inputs[name],
             }
             if binary:
-                blob = _to_wire_bytes(data)
+                blob = to_wire_bytes(data)
                 blobs.append(blob)
                 tensor["parameters"] = {"binary_data_size": len(blob)}
             else:
@@ -187,13 +190,10 @@ class PlainCaller:
         offset = json_length
         for tensor in json.loads(answer[:json_length])["outputs"]:
             size = tensor.get("parameters", {}).get("binary_data_size")
-            dtype = np.dtype(_DTYPES[tensor["datatype"]])
             if size is None:
-                array = np.array(tensor["data"], dtype=dtype)
-            elif dtype.hasobject:
-                array = _from_wire_text(answer[offset : offset + size])
+                array = np.array(tensor["data"], dtype=_DTYPES[tensor["datatype"]])
             else:
-                array = np.frombuffer(answer[offset : offset + size], dtype=dtype)
+                array = from_wire_bytes(answer[offset : offset + size], tensor["datatype"])
             offset += size or 0
             outputs[tensor["name"]] = text_as_bytes(array.reshape(tensor["shape"]))
         return outputs
@@ -209,16 +209,29 @@ def get_json(address: str, path: str) -> Any:
     Raises:
         CallFailedError: no connection, or another status than 200.
     """
-    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+    return _request(address, "GET", path)
+
+
+def post(address: str, path: str) -> Any:
+    """The JSON answer to one POST without a body.
+
+    Raises:
+        CallFailedError: no connection, or another status than 200.
+    """
+    return _request(address, "POST", path)
+
+
+def _request(address: str, method: str, path: str) -> Any:
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", path)
+        connection.request(method, path)
         response = connection.getresponse()
         body = response.read()
         if response.status != 200:
-            raise CallFailedError(f"GET {path} answered {response.status}: {body[:500]!r}")
+            raise CallFailedError(f"{method} {path} answered {response.status}: {body[:500]!r}")
         return json.loads(body or b"null")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise CallFailedError(f"GET http://{address}{path}: {error}") from error
+        raise CallFailedError(f"{method} http://{address}{path}: {error}") from error
     finally:
         connection.close()
 
@@ -228,11 +241,18 @@ def _to_json_list(data: Array) -> list[Any]:
     return [e.decode() if isinstance(e, bytes) else e for e in flat]
 
 
-def _to_wire_bytes(data: Array) -> bytes:
+def to_wire_bytes(data: Array) -> bytes:
+    """The elements in the protocol's binary form."""
     if not data.dtype.hasobject:
         return data.tobytes()
     elements = data.reshape(-1).tolist()
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+def from_wire_bytes(blob: bytes, datatype: str) -> Array:
+    """The elements of a v2 datatype in the protocol's binary form, as a flat array."""
+    dtype = np.dtype(_DTYPES[datatype])
+    return _from_wire_text(blob) if dtype.hasobject else np.frombuffer(blob, dtype=dtype)
 
 
 def _from_wire_text(blob: bytes) -> Array:

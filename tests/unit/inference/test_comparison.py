@@ -9,7 +9,10 @@ from naiad.inference.comparison import (
     Tolerance,
     compare,
     compare_outputs,
+    cosine,
     default_tolerance,
+    max_ulp,
+    same_top5,
     worst,
 )
 
@@ -174,3 +177,52 @@ def test_indices_may_differ_where_their_values_are_tied(
     _, indices = compare_outputs(expected, answer, datatypes, {})
     assert (indices.equal, indices.only_ties) == (equal, equal)
     assert not indices.same_bits
+
+
+def test_the_worst_element_is_told_with_both_values() -> None:
+    found = compare("y", f32(1, 2), f32(1, 2.5), "FP32", FP32)
+    assert (found.expected_value, found.actual_value) == (2.0, 2.5)
+    assert compare("y", f32(1), f32(1), "FP32", FP32).expected_value is None
+
+
+def test_units_in_the_last_place_count_the_values_between() -> None:
+    one = np.float32(1)
+    above = np.nextafter(np.nextafter(one, np.float32(2)), np.float32(2))
+    assert max_ulp(f32(1, 3), f32(float(above), 3)) == 2
+    tiny = 1e-45
+    assert max_ulp(f32(tiny), f32(-tiny)) == 2
+    assert max_ulp(f32(0.0), f32(-0.0)) == 0
+    assert max_ulp(f32(math.nan, math.inf), f32(1, 2)) == 0
+    assert max_ulp(np.array([1]), np.array([2])) is None
+    huge = np.array([np.finfo(np.float64).max])
+    # Further apart than an int64 can say.
+    assert (max_ulp(huge, -huge) or 0) > 2**63
+
+
+def test_a_step_of_bf16_is_one_unit_of_bf16() -> None:
+    step = compare("y", np.array([0x3F80], np.uint16), np.array([0x3F81], np.uint16), "BF16", EXACT)
+    assert step.max_ulp == 1
+
+
+def test_the_cosine_is_that_of_the_angle() -> None:
+    assert cosine(f32(1, 0), f32(0, 2)) == pytest.approx(0)
+    assert cosine(f32(1, 1), f32(2, 2)) == pytest.approx(1)
+    assert cosine(f32(1, 1), f32(-1, -1)) == pytest.approx(-1)
+    assert cosine(f32(0, 0), f32(1, 1)) is None
+    assert cosine(np.array([1e300, 1e300]), np.array([1e300, 1e300])) == pytest.approx(1)
+    assert cosine(np.array([1]), np.array([1])) is None
+
+
+def test_the_five_best_may_come_in_any_order() -> None:
+    expected = np.array([[6, 5, 4, 3, 2, 1]], np.float32)
+    assert same_top5(expected, expected[:, [1, 0, 2, 3, 4, 5]]) is True
+    assert same_top5(expected, expected[:, [5, 1, 2, 3, 4, 0]]) is False
+    assert same_top5(expected[:, :5], expected[:, :5]) is None
+    assert same_top5(expected[:0], expected[:0]) is None
+
+
+def test_deep_models_may_differ_more() -> None:
+    shallow = default_tolerance("FP32")
+    assert default_tolerance("FP32", 64) == shallow
+    assert default_tolerance("FP32", 256).rtol == pytest.approx(2 * shallow.rtol)
+    assert default_tolerance("INT64", 256) == EXACT

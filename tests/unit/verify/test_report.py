@@ -1,12 +1,23 @@
 import io
 import json
+from dataclasses import replace
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from naiad.inference.comparison import EXACT, compare
-from naiad.verify.report import ExitCode, ModelReport, Report, Row, Verdict, print_report
+from naiad.verify.explanation import Cause, Explanation
+from naiad.verify.report import (
+    ExitCode,
+    ModelReport,
+    Report,
+    Row,
+    Verdict,
+    merge_notes,
+    print_report,
+)
 
 
 def row(verdict: Verdict, actual: float = 1.0, note: str = "") -> Row:
@@ -60,7 +71,53 @@ def test_the_table_shows_hop_batch_numbers_and_verdict() -> None:
         Console(file=out, width=140),
     )
     text = out.getvalue()
-    for piece in ("m 1", "exported file alone", "5.00e-01", "DIFFERENT"):
+    for piece in ("m 1", "exported file alone", "5.0e-01", "DIFFERENT"):
         assert piece in text
     # Square brackets of an error text are text, not markup.
     assert "see [here]" in text
+
+
+def test_one_note_is_told_once_for_all_batches() -> None:
+    rows = [replace(row(Verdict.FAILED, note="no such op"), batch=batch) for batch in ("1", "2")]
+    assert merge_notes(rows) == ["exported file alone, batch 1, 2: no such op"]
+
+
+def test_the_table_fits_into_80_columns_and_has_one_line_for_a_hop() -> None:
+    rows = [
+        replace(row(Verdict.EQUAL), batch=batch, hop="served, HTTP binary", latency_ms=123.4)
+        for batch in ("1", "2", "3", "8")
+    ]
+    out = io.StringIO()
+    print_report(report(*rows), Console(file=out, width=80))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    (line,) = [line for line in lines if "served, HTTP binary" in line]
+    assert line.split() == ["served,", "HTTP", "binary", "1,2,3,8", "0", "0", "0", "-", "-",
+                            "123.40", "equal"]  # fmt: skip
+    assert max(map(len, lines)) <= 80
+
+
+def test_junit_has_a_case_for_each_row_and_the_cause_with_each_failure() -> None:
+    cause = Explanation(Cause.SWAPPED_INPUTS, "exported file alone", "inputs are swapped: <a>")
+    model = ModelReport(
+        "m", 1, rows=[row(Verdict.EQUAL), row(Verdict.DIFFERENT, 2.0), row(Verdict.SKIPPED)],
+        causes=[cause], problems=["hash"], could_not_run="no server",
+    )  # fmt: skip
+    suites = fromstring(Report([model], ["other"]).to_junit())
+    first, second = suites
+    counts = {name: first.get(name) for name in ("tests", "failures", "skipped", "errors")}
+    assert counts == {"tests": "5", "failures": "2", "skipped": "1", "errors": "1"}
+    (failure, _) = first.iter("failure")
+    assert failure.text == "inputs are swapped: <a>"
+    assert "2 instead of 1" in (failure.get("message") or "")
+    assert second.get("name") == "other"
+
+
+def test_a_harmless_cause_is_a_note() -> None:
+    out = io.StringIO()
+    causes = [
+        Explanation(Cause.TIE_ORDER, "h", "tie order: both are right"),
+        Explanation(Cause.UNEXPLAINED, "h", "unexplained: numbers"),
+    ]
+    print_report(Report([ModelReport("m", 1, causes=causes)]), Console(file=out, width=80))
+    assert "note: tie order" in out.getvalue()
+    assert "cause: unexplained" in out.getvalue()

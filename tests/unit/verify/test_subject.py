@@ -57,11 +57,12 @@ def test_an_untouched_version_has_its_cases_and_no_problems(tmp_path: Path) -> N
     assert subject.outputs() == {"y": "FP32"}
 
 
-def test_the_manifest_s_tolerance_decides(tmp_path: Path) -> None:
-    write_version(tmp_path, "m")
+def test_a_changed_file_is_named(tmp_path: Path) -> None:
+    folder = write_version(tmp_path, "m")
+    (folder / "model.onnx").write_bytes(b"other weights")
     subject = Subject.load(tmp_path, "m", 1)
-    assert subject.is_equal({"y": X}, {"y": X + np.float32(0.25)})
-    assert not subject.is_equal({"y": X}, {"y": X + np.float32(0.75)})
+    assert subject.changed == ("model.onnx",)
+    assert subject.repository() == tmp_path
 
 
 def test_changed_and_missing_files_are_named(tmp_path: Path) -> None:

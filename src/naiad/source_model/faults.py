@@ -1,0 +1,238 @@
+"""The user's module with one export fault put into it on purpose, to see what it would answer.
+
+``verify`` compares such answers with those of a file that differs: where they agree, the fault is
+shown and not guessed.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from naiad.source_model.model import FlatModel
+
+Answering = Callable[..., tuple[torch.Tensor, ...]]
+"""From a flat model's inputs to its outputs, by position."""
+
+
+class SourceFault(StrEnum):
+    """What can be wrong with the module itself when it is exported."""
+
+    BATCH_NORM = "batch norm in train mode"
+    DROPOUT = "dropout in train mode"
+    TRACED = "traced with the example"
+    HALF_WEIGHTS = "weights rounded to FP16"
+    HALF_STATE = "weights and buffers rounded to FP16"
+    HALF = "computed in FP16"
+    BFLOAT16 = "computed in BF16"
+    INT8_WEIGHTS = "weights quantised to INT8"
+    INT8_CHANNEL_WEIGHTS = "weights quantised to INT8, each output channel by itself"
+    INT8 = "weights and activations quantised to INT8"
+    INT8_CHANNEL = "weights, each output channel by itself, and activations quantised to INT8"
+
+
+_HAS_BATCH_STATISTICS: Final = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+)
+_QUANTISED: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_PER_CHANNEL: Final = frozenset({SourceFault.INT8_CHANNEL, SourceFault.INT8_CHANNEL_WEIGHTS})
+_WITH_ACTIVATIONS: Final = frozenset({SourceFault.INT8, SourceFault.INT8_CHANNEL})
+_INT8: Final = _PER_CHANNEL | _WITH_ACTIVATIONS | {SourceFault.INT8_WEIGHTS}
+
+
+def possible_faults(flat: FlatModel) -> list[SourceFault]:
+    """Those that would change this module at all, as far as its parts show."""
+    parts = list(flat.modules())
+    has_norm = any(isinstance(part, _HAS_BATCH_STATISTICS) for part in parts)
+    has_weights = any(True for _ in flat.parameters())
+    is_quantised = any(isinstance(part, _QUANTISED) for part in parts)
+    impossible: set[SourceFault] = set()
+    if not has_norm:
+        impossible.add(SourceFault.BATCH_NORM)
+    if not has_weights:
+        impossible |= {SourceFault.HALF_WEIGHTS, SourceFault.HALF_STATE}
+    if not is_quantised:
+        impossible |= _INT8
+    return [fault for fault in SourceFault if fault not in impossible]
+
+
+def put_faults(
+    flat: FlatModel, faults: Iterable[SourceFault], example: Sequence[torch.Tensor]
+) -> Answering:
+    """A copy of the module that has the faults; the module itself is left alone.
+
+    Args:
+        flat: the module in eval mode.
+        faults: any number, at most one of them in FP16, BF16 or INT8.
+        example: inputs of the flat model to trace it with; only ``TRACED`` uses them.
+
+    Raises:
+        Exception: what torch raises where the module can't be copied or traced.
+    """
+    chosen = frozenset(faults)
+    model = copy.deepcopy(flat).eval()
+    _set_train_mode(model, chosen)
+    for fault in chosen & _INT8:
+        _quantise(model, fault)
+    if SourceFault.HALF_WEIGHTS in chosen:
+        _round(model.parameters())
+    if SourceFault.HALF_STATE in chosen:
+        _round((*model.parameters(), *model.buffers()))
+    answering: Answering = model
+    if SourceFault.TRACED in chosen:
+        answering = _trace(model, example)
+    for fault, dtype in ((SourceFault.HALF, torch.float16), (SourceFault.BFLOAT16, torch.bfloat16)):
+        if fault in chosen:
+            answering = _compute_in(model, dtype)
+    return answering
+
+
+def in_float64(flat: FlatModel) -> Answering:
+    """A copy of the module that computes in FP64 and answers in it: the reference of references."""
+    model = copy.deepcopy(flat).eval().double()
+
+    def answer(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(model(*(_floats_to(tensor, torch.float64) for tensor in tensors)))
+
+    return answer
+
+
+def count_layers(flat: FlatModel) -> int:
+    """Layers with weights of their own: the depth that rounding errors may add up over."""
+    return sum(any(True for _ in part.parameters(recurse=False)) for part in flat.modules())
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One call in the module that chose elements by their values: argmax, topk, sort.
+
+    Attributes:
+        values: that it chose from.
+        indices: of its choice.
+        axis: that it chose along; None where it took all values as one row.
+    """
+
+    values: torch.Tensor
+    indices: torch.Tensor
+    axis: int | None
+
+
+def record_choices(flat: FlatModel, tensors: Sequence[torch.Tensor]) -> list[Choice]:
+    """Every choice by value that the module makes on the way to its answer, in eval mode."""
+    model = copy.deepcopy(flat).eval()
+    recorder = _ChoiceRecorder()
+    with torch.no_grad(), recorder:
+        model(*tensors)
+    return recorder.choices
+
+
+class _ChoiceRecorder(TorchFunctionMode):
+    """Notes the arguments and the results of the functions that choose by value."""
+
+    # Name -> where the axis is among the arguments after the tensor, and what it is by default.
+    _CHOOSING: Final = {
+        "argmax": (1, None),
+        "argmin": (1, None),
+        "max": (1, None),
+        "min": (1, None),
+        "topk": (2, -1),
+        "sort": (1, -1),
+        "argsort": (1, -1),
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choices: list[Choice] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        result = func(*args, **named)
+        name = getattr(func, "__name__", "")
+        if name in self._CHOOSING and args:
+            position, default = self._CHOOSING[name]
+            axis = named.get("dim", args[position] if len(args) > position else default)
+            # A tensor has an attribute of that name as well.
+            is_plain = isinstance(result, torch.Tensor)
+            indices = result if is_plain else getattr(result, "indices", None)
+            if isinstance(indices, torch.Tensor) and not indices.is_floating_point():
+                self.choices.append(Choice(args[0], indices, axis))
+        return result
+
+
+def _set_train_mode(model: nn.Module, faults: frozenset[SourceFault]) -> None:
+    for part in model.modules():
+        fault = (
+            SourceFault.BATCH_NORM
+            if isinstance(part, _HAS_BATCH_STATISTICS)
+            else SourceFault.DROPOUT
+        )
+        part.training = fault in faults
+
+
+def _quantise(model: nn.Module, fault: SourceFault) -> None:
+    """Weights to 255 levels around zero, activations to 256 of their range, as onnxruntime does."""
+    with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, _QUANTISED):
+                part.weight.copy_(_to_levels(part.weight, by_channel=fault in _PER_CHANNEL))
+                if fault in _WITH_ACTIVATIONS:
+                    part.register_forward_pre_hook(_quantise_activations)
+
+
+def _to_levels(weight: torch.Tensor, *, by_channel: bool) -> torch.Tensor:
+    rows = weight.reshape(weight.shape[0], -1) if by_channel else weight.reshape(1, -1)
+    step = (rows.abs().amax(dim=1, keepdim=True) / 127).clamp_min(1e-30)
+    return (torch.round(rows / step).clamp(-127, 127) * step).reshape(weight.shape)
+
+
+def _quantise_activations(_part: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    x = inputs[0]
+    lowest, highest = x.amin().clamp_max(0.0), x.amax().clamp_min(0.0)
+    step = ((highest - lowest) / 255).clamp_min(1e-30)
+    zero = torch.round(-lowest / step)
+    levels = (torch.round(x / step) + zero).clamp(0, 255)
+    return ((levels - zero) * step, *inputs[1:])
+
+
+def _round(tensors: Iterable[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                tensor.copy_(tensor.half().to(tensor.dtype))
+
+
+def _trace(model: nn.Module, example: Sequence[torch.Tensor]) -> Answering:
+    with warnings.catch_warnings():
+        # torch warns of every Python decision that it freezes, which is the point here.
+        warnings.simplefilter("ignore")
+        trace: Any = torch.jit.trace
+        traced: Answering = trace(model, tuple(example), check_trace=False)
+        return traced
+
+
+def _compute_in(model: nn.Module, dtype: torch.dtype) -> Answering:
+    rounded = model.to(dtype)
+
+    def answer(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        widths = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+        width = widths.pop() if len(widths) == 1 else torch.float32
+        answers = rounded(*(_floats_to(tensor, dtype) for tensor in tensors))
+        return tuple(_floats_to(tensor, width) for tensor in answers)
+
+    return answer
+
+
+def _floats_to(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

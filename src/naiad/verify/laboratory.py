@@ -1,0 +1,141 @@
+"""The user's own module as the place for experiments: as it is served, and with faults put in."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from naiad.errors import InvalidArgumentError
+from naiad.inference.comparison import Array, absolute_difference, as_numbers
+from naiad.repository.golden import GoldenCase, Manifest
+from naiad.source_model import faults
+from naiad.source_model.evaluation import evaluation
+from naiad.source_model.faults import SourceFault
+from naiad.source_model.model import FlatModel, flatten_model
+from naiad.source_model.reference import load_source
+from naiad.verify.artifact import TorchHop
+from naiad.verify.hops import HopFailedError
+
+EAGER_HOP: Final = "PyTorch eager again"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One call in the module that chose by value, as arrays.
+
+    Attributes:
+        values: that it chose from.
+        indices: of its choice.
+        axis: that it chose along; None where it took all values as one row.
+    """
+
+    values: Array
+    indices: Array
+    axis: int | None
+
+
+class Laboratory:
+    """Experiments on the module behind ``MODULE:CALLABLE``.
+
+    Attributes:
+        eager: the module in eval mode, as it should be served.
+        layers: with weights; how deep the model is.
+        possible: the faults that can be put into this module.
+    """
+
+    def __init__(self, flat: FlatModel, manifest: Manifest, example: Sequence[Any]) -> None:
+        self._flat = flat
+        self._inputs = {tensor.name: tensor.datatype for tensor in manifest.inputs}
+        self._outputs = {tensor.name: tensor.datatype for tensor in manifest.outputs}
+        self._example = example
+        self.eager = self._hop(EAGER_HOP, self._answer_in_eval_mode)
+        self._latest: tuple[frozenset[SourceFault], TorchHop] | None = None
+        self.layers = faults.count_layers(flat)
+        self.possible: Sequence[SourceFault] = faults.possible_faults(flat)
+
+    def variant(self, chosen: Iterable[SourceFault]) -> TorchHop:
+        """A copy of the module with faults put into it.
+
+        Raises:
+            HopFailedError: the module can't be copied or traced.
+        """
+        faulty = frozenset(chosen)
+        if self._latest is not None and self._latest[0] == faulty:
+            return self._latest[1]
+        names = " and ".join(sorted(faulty))
+        try:
+            hop = self._hop(
+                f"PyTorch eager, {names}", faults.put_faults(self._flat, faulty, self._example)
+            )
+        except Exception as error:  # copying and tracing run the user's code, which raises anything
+            raise HopFailedError(f"{type(error).__name__}: {error}") from error
+        # One copy of the weights at a time.
+        self._latest = (faulty, hop)
+        return hop
+
+    def noise(self, cases: Sequence[GoldenCase]) -> dict[str, float]:
+        """How far eager's rounding alone takes each output, by a run in FP64.
+
+        Returns:
+            Output name -> largest ``|eager - FP64|`` over the cases; without the outputs for
+            which it can't be known, and empty where the module doesn't compute in FP64.
+        """
+        found: dict[str, float] = {}
+        try:
+            exact = self._hop("PyTorch in FP64", faults.in_float64(self._flat))
+            for case in cases:
+                answer = self.eager.run(case)
+                for name, reference in exact.run(case).items():
+                    if reference.dtype.kind != "f":
+                        continue
+                    rounded = as_numbers(answer[name], self._outputs[name])
+                    distance = absolute_difference(reference, rounded).max(initial=0.0)
+                    found[name] = max(found.get(name, 0.0), float(distance))
+        except Exception:  # noqa: BLE001  # a module that is written for FP32 raises anything here
+            return {}
+        return found
+
+    def choices(self, case: GoldenCase) -> list[Choice]:
+        """Every choice by value (argmax, topk, sort) that the module makes for a case.
+
+        Raises:
+            HopFailedError: the module failed.
+        """
+        try:
+            found = faults.record_choices(self._flat, self.eager.arguments(case))
+        except Exception as error:
+            raise HopFailedError(f"{type(error).__name__}: {error}") from error
+        return [
+            Choice(self.eager.to_numpy(c.values), self.eager.to_numpy(c.indices), c.axis)
+            for c in found
+        ]
+
+    def _hop(self, name: str, model: Any) -> TorchHop:
+        return TorchHop(name, model, self._inputs, list(self._outputs))
+
+    def _answer_in_eval_mode(self, *tensors: Any) -> Any:
+        with evaluation(self._flat.model):
+            return self._flat(*tensors)
+
+
+def open_source(source: str, example: str | None, manifest: Manifest) -> Laboratory:
+    """The module behind ``MODULE:CALLABLE``, ready for experiments.
+
+    Args:
+        source: as for ``naiad export``.
+        example: ``MODULE:CALLABLE`` of the example inputs, where ``source`` has none.
+        manifest: of the exported version; its inputs are matched to forward's by their order.
+
+    Raises:
+        NotFoundError: there is no such callable.
+        InvalidArgumentError: it gives no module, or one with other inputs.
+    """
+    model = load_source(source, example)
+    names = [tensor.name for tensor in manifest.inputs]
+    if len(names) != len(model.input_names):
+        msg = (
+            f"'{source}' takes the inputs {', '.join(model.input_names)}, the exported model "
+            f"{', '.join(names)}: this is not the model that was exported"
+        )
+        raise InvalidArgumentError(msg)
+    flat = flatten_model(model, names, has_batch=manifest.max_batch_size > 0)
+    return Laboratory(flat, manifest, flat.pad(model.example))

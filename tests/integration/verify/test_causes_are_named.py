@@ -1,0 +1,250 @@
+"""Exports with seeded faults, on several models: verify names each, and both of two."""
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from tests.support import faulty_exports as faulty
+from tests.support.faulty_exports import asking, reading
+from torch import nn
+
+import naiad
+from naiad.exporter.options import ExportOptions
+from naiad.repository.golden import MANIFEST_NAME, digest_files
+from naiad.verify.explanation import Cause
+from naiad.verify.report import ModelReport
+from naiad.verify.verification import VerifyOptions, verify_repository
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+Fault = Callable[[nn.Module], nn.Module] | None
+
+
+def both(one: Callable[[nn.Module], nn.Module], other: Callable[[nn.Module], nn.Module]) -> Fault:
+    return lambda model: other(one(model))
+
+
+def first(tensors: torch.Tensor, index: int = 0) -> torch.Tensor:
+    """Only the row at the index, as often as there are rows: what mixing makes of a batch."""
+    return tensors[index : index + 1].expand_as(tensors)
+
+
+class LastOfTies(nn.Module):
+    """The last of equal values wins, where torch's argmax takes the first."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.model.weight
+        assert isinstance(weight, torch.Tensor)
+        scores = torch.round(x @ weight.T)
+        return (scores.shape[1] - 1 - scores.flip(1).argmax(1)).unsqueeze(-1)
+
+
+class OtherOrder(nn.Module):
+    """The same sums in another order."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.model.weight
+        assert isinstance(weight, torch.Tensor)
+        order = torch.arange(63, -1, -1)
+        large = (x * 1e5)[:, order]
+        return (large @ weight[order]) - (large @ (weight[order] + 1e-6))
+
+
+SWAPPED = asking(lambda a, b: (b, a))
+OUTPUTS_SWAPPED = reading(lambda a, b: (b, a))
+BATCH_NORM = faulty.trained(nn.BatchNorm2d)
+TRANSPOSED = reading(lambda y: y.transpose(2, 3))
+TO_FIRST = asking(lambda x: (x.permute(0, 3, 1, 2),))
+CHANNELS_LAST = asking(
+    lambda x: (x.reshape(-1, x.shape[2], x.shape[3], x.shape[1]).permute(0, 3, 1, 2),)
+)
+BAKED_KEY = faulty.detector()[1][1][[0]]
+TO_LAST = partial(torch.permute, dims=(0, 2, 3, 1))
+REINTERPRETED = reading(lambda y: y.permute(0, 2, 3, 1).reshape(y.shape))
+MIXED = reading(lambda y: y + 0.1 * (y.mean(0, keepdim=True) - y))
+
+FAULTS: dict[str, tuple[str, Fault, set[Cause]]] = {
+    "batch norm in train mode": ("conv_net", BATCH_NORM, {Cause.TRAIN_MODE}),
+    "dropout in train mode": ("conv_net", faulty.trained(nn.Dropout), {Cause.TRAIN_MODE}),
+    "all in train mode": ("conv_net", faulty.trained(), {Cause.TRAIN_MODE}),
+    "dropout of an encoder": ("encoder", faulty.trained(), {Cause.TRAIN_MODE}),
+    "inputs swapped": ("detector", SWAPPED, {Cause.SWAPPED_INPUTS}),
+    "outputs swapped": ("detector", OUTPUTS_SWAPPED, {Cause.OUTPUT_ORDER}),
+    "input cast to integers": (
+        "conv_net",
+        asking(lambda x: (x.to(torch.int64).float(),)),
+        {Cause.WRONG_DATATYPE},
+    ),
+    "output cast to integers": (
+        "flow",
+        reading(lambda y: (y * 1).to(torch.int32).float()),
+        {Cause.WRONG_DATATYPE},
+    ),
+    "output in FP64": ("conv_net", reading(lambda y: y.double()), {Cause.WRONG_DATATYPE}),
+    "FP64 answers narrowed": ("doubled", reading(lambda y: y.float()), {Cause.WRONG_DATATYPE}),
+    "token ids as bytes": (
+        "encoder",
+        asking(lambda ids: ((ids > 0).long(),)),
+        {Cause.WRONG_DATATYPE},
+    ),
+    "batch fixed": (
+        "conv_net",
+        asking(lambda x: (x.reshape(2, 3, 8, 8),)),
+        {Cause.LOST_DYNAMIC_DIM},
+    ),
+    "tokens fixed": (
+        "encoder",
+        asking(lambda ids: (ids.reshape(-1, 7) + ids * 0,)),
+        {Cause.LOST_DYNAMIC_DIM},
+    ),
+    "a decision baked": ("gate", None, {Cause.BAKED_CONSTANT}),
+    "an input baked": (
+        "detector",
+        asking(lambda a, b: (a, BAKED_KEY + 0 * b)),
+        {Cause.BAKED_CONSTANT},
+    ),
+    "rows mixed": ("conv_net", MIXED, {Cause.BATCH_MIXING}),
+    "rows mixed, and wrong alone": (
+        "conv_net",
+        reading(lambda y: y + 0.1 * y.mean(0, keepdim=True)),
+        {Cause.BATCH_MIXING},
+    ),
+    "only the first row": (
+        "detector",
+        reading(lambda a, b: (first(a), first(b))),
+        {Cause.BATCH_MIXING},
+    ),
+    "last of tied indices": (
+        "labeler",
+        LastOfTies,
+        {Cause.TIE_ORDER},
+    ),
+    "weights in FP16": ("conv_net", faulty.rounded_to_half, {Cause.ROUNDING}),
+    "computed in FP16": ("encoder", faulty.computed_in_half, {Cause.ROUNDING}),
+    "weights in INT8": ("conv_net", faulty.quantised, {Cause.ROUNDING}),
+    "weights in INT8, an encoder": ("encoder", faulty.quantised, {Cause.ROUNDING}),
+    "float noise": ("unstable", OtherOrder, {Cause.FLOAT_NOISE}),
+    "NaN": (
+        "conv_net",
+        reading(lambda y: torch.where(y > 0.2, torch.full_like(y, torch.nan), y)),
+        {Cause.NON_FINITE},
+    ),
+    "infinity": (
+        "flow",
+        reading(lambda y: torch.where(y > 0.5, torch.full_like(y, torch.inf), y)),
+        {Cause.NON_FINITE},
+    ),
+    "output transposed": ("flow", TRANSPOSED, {Cause.TRANSPOSED_LAYOUT}),
+    "output reinterpreted": ("flow", REINTERPRETED, {Cause.TRANSPOSED_LAYOUT}),
+    "output as rows": ("encoder", reading(lambda y: y.transpose(0, 1)), {Cause.TRANSPOSED_LAYOUT}),
+    "input read channels last": ("flow", CHANNELS_LAST, {Cause.TRANSPOSED_LAYOUT}),
+    "input wanted channels last": ("flow", TO_FIRST, {Cause.TRANSPOSED_LAYOUT}),
+    # Two at once
+    "train mode and layout": (
+        "conv_net",
+        both(BATCH_NORM, CHANNELS_LAST),
+        {Cause.TRAIN_MODE, Cause.TRANSPOSED_LAYOUT},
+    ),
+    "swapped inputs and outputs": (
+        "detector",
+        both(SWAPPED, OUTPUTS_SWAPPED),
+        {Cause.SWAPPED_INPUTS, Cause.OUTPUT_ORDER},
+    ),
+    "swapped inputs and INT8": (
+        "detector",
+        both(faulty.quantised, SWAPPED),
+        {Cause.SWAPPED_INPUTS, Cause.ROUNDING},
+    ),
+    "train mode and FP16": (
+        "conv_net",
+        both(faulty.rounded_to_half, BATCH_NORM),
+        {Cause.TRAIN_MODE, Cause.ROUNDING},
+    ),
+    "layout and NaN": (
+        "flow",
+        both(
+            reading(lambda y: torch.where(y > 0.5, torch.full_like(y, torch.nan), y)),
+            reading(lambda y: y.permute(0, 2, 3, 1)),
+        ),
+        {Cause.TRANSPOSED_LAYOUT, Cause.NON_FINITE},
+    ),
+    "dropout and transposed output": (
+        "encoder",
+        both(faulty.trained(), reading(lambda y: y.transpose(1, 2))),
+        {Cause.TRAIN_MODE, Cause.TRANSPOSED_LAYOUT},
+    ),
+    "batch fixed and swapped inputs": (
+        "detector",
+        asking(lambda a, b: (b.reshape(2, 5, 4), a)),
+        {Cause.LOST_DYNAMIC_DIM, Cause.SWAPPED_INPUTS},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with every model, as TorchScript."""
+    repository = tmp_path_factory.mktemp("models")
+    for name, make in faulty.MODELS.items():
+        model, example = make()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            naiad.export(
+                model,
+                example,
+                name=name,
+                repository=repository,
+                format="torchscript",
+                options=ExportOptions(dynamic=faulty.DYNAMIC.get(name, {}), torchscript="auto"),
+            )
+    return repository
+
+
+def run(repository: Path, name: str, *, has_source: bool = True) -> ModelReport:
+    source = f"tests.support.faulty_exports:{name}" if has_source else None
+    report = verify_repository(VerifyOptions(repository, (name,), source=source, is_served=False))
+    (found,) = report.models
+    return found
+
+
+def damage(exported: Path, folder: Path, name: str, fault: Fault) -> Path:
+    """A copy of one model whose file has the fault, with hashes that say nothing of it."""
+    shutil.copytree(exported / name, folder / name)
+    version = folder / name / "1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        change = TO_LAST if fault is TO_FIRST else None
+        faulty.trace(name, fault, change).save(str(version / "model.pt"))
+    path = version / MANIFEST_NAME
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["files"] = digest_files(version)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("label", FAULTS)
+def test_a_seeded_fault_is_named(exported: Path, tmp_path: Path, label: str) -> None:
+    name, fault, causes = FAULTS[label]
+    report = run(damage(exported, tmp_path, name, fault), name)
+    assert {found.cause for found in report.causes} == causes, [f.sentence for f in report.causes]
+
+
+@pytest.mark.parametrize("name", faulty.MODELS)
+@pytest.mark.parametrize("has_source", [True, False])
+def test_a_clean_run_names_nothing(exported: Path, name: str, has_source: bool) -> None:
+    report = run(exported, name, has_source=has_source)
+    assert report.causes == []
+    assert {row.verdict for row in report.rows} == {"equal"}
