@@ -12,6 +12,7 @@ _VERBS: Final[Mapping[str, str]] = {
     "serve": "Serve model repositories by Triton's HTTP protocol.",
     "verify": "Compare what is served with the PyTorch model, hop by hop.",
     "check": "Explain what is wrong with a model repository, and correct it.",
+    "doctor": "Look at this machine, and say how to correct what is not right.",
     "infer": "Send one request to a server and print the answer.",
 }
 
