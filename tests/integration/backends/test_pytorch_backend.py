@@ -483,3 +483,27 @@ def test_an_exported_program_that_gives_a_number_is_refused(tmp_path: Path) -> N
     source.config.default_model_filename = "model.pt2"
     with pytest.raises(UnsupportedError, match="only tensors can be served"):
         PyTorchBackend().load(source)
+
+
+def add_control(source: ModelSource, name: str, kind: str, **values: object) -> None:
+    control = source.config.sequence_batching.control_input.add(name=name)
+    control.control.add(kind=kind, **values)
+
+
+def test_controls_of_a_sequence_are_inputs_by_index(tmp_path: Path) -> None:
+    save_script(tmp_path, Difference())
+    source = make_source(tmp_path, fp32("INPUT__0"), fp32("OUTPUT__0"))
+    add_control(source, "START__1", "CONTROL_SEQUENCE_START", fp32_false_true=[0, 1])
+    (output,) = run(source, "OUTPUT__0", START__1=row(1), INPUT__0=row(5))
+    assert output.data.item() == 4
+
+
+def test_a_control_that_torch_has_no_type_for_is_refused(tmp_path: Path) -> None:
+    save_script(tmp_path, Difference())
+    source = make_source(tmp_path, fp32("INPUT__0"), fp32("OUTPUT__0"))
+    add_control(source, "CORRID__1", "CONTROL_SEQUENCE_CORRID", data_type="TYPE_UINT32")
+    with pytest.raises(InternalError) as failure:
+        PyTorchBackend().load(source)
+    assert failure.value.message == (
+        "input 'CORRID__1' type 'TYPE_UINT32' is not supported by PyTorch."
+    )

@@ -116,3 +116,13 @@ def test_loading_and_unloading_leaves_no_memory(cycles: int, tmp_path: Path) -> 
     tensors = [("INPUT__0", "TYPE_FP32", [1, 512])]
     source = make_exported_source(tmp_path, tensors, [("OUTPUT__0", "TYPE_FP32", [1, 512])])
     check_cycles(source, np.ones((1, 512), np.float32), cycles)
+
+
+def test_text_is_refused(tmp_path: Path) -> None:
+    export(tmp_path, torch.nn.ReLU(), torch.ones(1, 2))
+    text = [("INPUT__0", "TYPE_STRING", [1, 2])]
+    with pytest.raises(InternalError) as failure:
+        PyTorchBackend().load(make_exported_source(tmp_path, text, shaped("OUTPUT__0")))
+    assert failure.value.message == (
+        "unsupported datatype TYPE_STRING for input 'INPUT__0' for model 'm'"
+    )

@@ -73,7 +73,7 @@ class TorchModel:
         self._source = source
         self._options = options
         self._devices = devices
-        self._signature = ModelSignature.from_config(source.config)
+        self._signature = ModelSignature.for_backend(source.config)
         self._binding: Binding = bind(source.config, self._signature, program)
         # The first instance takes what the check of the config read.
         self._programs: dict[torch.device | None, Program] = {devices[0]: program}

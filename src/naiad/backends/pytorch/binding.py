@@ -21,8 +21,10 @@ from naiad.inference import datatypes
 from naiad.inference.datatypes import Datatype
 from naiad.model_config.complete import ArtifactSignature, ArtifactTensor, check_against_artifact
 from naiad.model_config.schema import ModelConfig
+from naiad.model_config.sequence_controls import list_controls
 from naiad.model_config.signature import ModelSignature
 
+_TEXT: Final = frozenset({datatypes.BYTES})
 _UNSIGNED: Final = frozenset({datatypes.UINT16, datatypes.UINT32, datatypes.UINT64})
 _INTEGERS: Final = frozenset(
     {datatypes.INT8, datatypes.INT16, datatypes.INT32, datatypes.INT64, datatypes.UINT8}
@@ -61,8 +63,10 @@ def bind(config: ModelConfig, signature: ModelSignature, program: Program) -> Bi
     """
     names, results = tuple(signature.inputs), tuple(signature.outputs)
     if not program.takes_unsigned:
-        _refuse_unsigned(signature)
+        _refuse(signature, config, _UNSIGNED)
     if program.leaves is not None:
+        # A list of text is no tensor, and exported calls take nothing else.
+        _refuse(signature, config, _TEXT)
         if program.signature is not None:
             check_against_artifact(config, _rename(program.signature, program.leaves, signature))
         inputs = _bind_leaves(signature.name, names, program.leaves)
@@ -118,14 +122,23 @@ def _rename_all(
     return renamed
 
 
-def _refuse_unsigned(signature: ModelSignature) -> None:
+def _refuse(
+    signature: ModelSignature, config: ModelConfig, unsupported: frozenset[Datatype]
+) -> None:
+    controls = {name for name, _ in list_controls(config.sequence_batching)}
     for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
         for spec in tensors.values():
-            if spec.datatype in _UNSIGNED:
+            if spec.datatype not in unsupported:
+                continue
+            if spec.name in controls:
                 raise InternalError(
-                    f"unsupported datatype {spec.datatype.config_name} for {kind} '{spec.name}' "
-                    f"for model '{signature.name}'"
+                    f"input '{spec.name}' type '{spec.datatype.config_name}' is not supported by "
+                    "PyTorch."
                 )
+            raise InternalError(
+                f"unsupported datatype {spec.datatype.config_name} for {kind} '{spec.name}' "
+                f"for model '{signature.name}'"
+            )
 
 
 def _check_kinds(signature: ModelSignature, binding: InputBinding) -> None:
