@@ -23,7 +23,7 @@ from naiad.errors import (
 )
 from naiad.model_config.json_format import parse_config_json
 from naiad.model_config.normalize import fill_defaults, normalize_config
-from naiad.model_config.schema import ModelConfig
+from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
 from naiad.model_config.signature import ModelSignature
 from naiad.model_config.validate import validate_config, validate_for_load
 from naiad.repository.containment import check_containment
@@ -60,6 +60,7 @@ class LoaderOptions:
         backend_settings: ``--backend-config``, by backend name.
         held_until_count: requests that a batcher waits for before its first batch.
         held_until_backlog_count: the same of sequences that have no slot.
+        gpu_ids: the GPUs of this machine, as CUDA counts them.
         core_count: cores that this process may use; shared out over a model's instances.
         is_gpu_replaced: instances that are meant for GPUs run on the CPU.
     """
@@ -72,6 +73,7 @@ class LoaderOptions:
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     held_until_count: int = 0
     held_until_backlog_count: int = 0
+    gpu_ids: tuple[int, ...] = ()
     core_count: int = 1
     is_gpu_replaced: bool = False
 
@@ -185,7 +187,7 @@ class Loader:
             backend = self._backends.get(config.backend)
             backend.complete_config(self._source(plan, plan.versions[-1]))
             fill_defaults(config)
-        validate_for_load(config)
+        validate_for_load(config, gpu_ids=self._options.gpu_ids)
 
     def load(self, plan: ModelPlan, version: int) -> LoadedVersion:
         """Load one version and make its instances; all of them or none."""
@@ -279,9 +281,24 @@ class Loader:
             )
         else:
             config = parse_config_json(override.config_json)
-        normalize_config(config, directory_name=folder.name, artifact_names=list_artifacts(folder))
+        normalize_config(
+            config,
+            directory_name=folder.name,
+            artifact_names=list_artifacts(folder),
+            gpu_ids=self._gpu_ids(config),
+        )
         validate_config(config)
         return config
+
+    def _gpu_ids(self, config: ModelConfig) -> tuple[int, ...]:
+        """The GPUs for a config that names them.
+
+        A group that leaves the choice runs on the CPU: the framework that is installed may well be
+        a build without CUDA, and a machine's GPU must not keep a model from loading.
+        """
+        groups = config.instance_group
+        names_gpus = any(group.kind == ModelInstanceGroup.KIND_GPU for group in groups)
+        return self._options.gpu_ids if names_gpus else ()
 
     def _check_files_are_taken(self, name: str, override: Override) -> None:
         if not self._options.allow_file_override:
@@ -337,5 +354,6 @@ def _instance_names(config: ModelConfig) -> list[str]:
         f"{group.name}_{index}"
         for group in config.instance_group
         if not group.passive
+        for gpu in (group.gpus if group.kind == ModelInstanceGroup.KIND_GPU else [None])
         for index in range(max(group.count, 1))
     ]

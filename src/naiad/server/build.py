@@ -30,7 +30,7 @@ from naiad.metrics.cpu import MachineMonitor
 from naiad.metrics.exposition import MetricsRenderer
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.repository.repositories import Storage
-from naiad.server.capacity import core_count, request_budget_bytes
+from naiad.server.capacity import core_count, gpu_ids, request_budget_bytes
 from naiad.server.settings import (
     CompressionLevel,
     GpuFallback,
@@ -156,6 +156,7 @@ def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
         backend_settings={name: settings.backend_settings(name) for name in backends.names},
         held_until_count=held_until_count,
         held_until_backlog_count=held_until_backlog_count,
+        gpu_ids=gpu_ids(),
         core_count=core_count(),
         is_gpu_replaced=settings.gpu_fallback is GpuFallback.CPU,
     )

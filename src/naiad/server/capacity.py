@@ -33,6 +33,12 @@ def core_count(read: Callable[[str], str] = _read_file) -> int:
     return max(cores, 1)
 
 
+def gpu_ids(devices: Path = Path("/dev")) -> tuple[int, ...]:
+    """The GPUs that this process, or its container, was given, as CUDA counts them."""
+    nodes = [path for path in devices.glob("nvidia*") if path.name[len("nvidia") :].isdigit()]
+    return tuple(range(len(nodes)))
+
+
 def memory_limit_bytes(read: Callable[[str], str] = _read_file) -> int:
     """Memory that this process may use: the machine's, or the container's limit if it is less."""
     limits = [limit for path in _CGROUP_LIMITS if (limit := _read_limit(path, read)) is not None]

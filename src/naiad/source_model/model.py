@@ -215,13 +215,34 @@ def _require_cpu(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
 def _bind(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    signature = inspect.signature(module.forward)
+    signature = _forward_signature(module)
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
         raise InvalidArgumentError(
             f"the example does not fit {type(module).__name__}.forward{signature}: {error}"
         ) from error
+
+
+def _forward_signature(module: nn.Module) -> inspect.Signature:
+    try:
+        return inspect.signature(module.forward)
+    except ValueError:
+        # TorchScript out of a file: its own schema has what Python's signature would.
+        arguments = module.forward.schema.arguments[1:]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                argument.name,
+                kind,
+                default=argument.default_value
+                if argument.has_default_value()
+                else inspect.Parameter.empty,
+            )
+            for argument in arguments
+        ]
+    )
 
 
 def _named_arguments(

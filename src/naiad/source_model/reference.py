@@ -15,7 +15,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of forward."""
 
 
-def load_source(model: str, examples: str | None = None) -> SourceModel:
+def load_source(
+    model: str, examples: str | None = None, *, example: Call | None = None
+) -> SourceModel:
     """The module that a callable returns, with an example.
 
     Args:
@@ -24,25 +26,47 @@ def load_source(model: str, examples: str | None = None) -> SourceModel:
         examples: ``MODULE:CALLABLE``; called without arguments it returns the example: a tensor,
             a tuple of forward's arguments, a dict of them by name, or ``(args, kwargs)``. It
             replaces the one that comes with the model.
+        example: forward's arguments themselves instead.
 
     Raises:
         NotFoundError: no such Python module or attribute.
         InvalidArgumentError: anything else about them is not as described.
     """
-    module, call = _split_model(model, _call(model))
+    module, call = _split_model(model, call_reference(model))
     if examples is not None:
-        call = _split_example(examples, _call(examples))
+        call = load_call(examples)
+    call = call if example is None else example
     if call is None:
         raise InvalidArgumentError(
             f"'{model}' returns a module without example inputs. Return (module, args) from it, "
-            "or name a callable that returns them with --args MODULE:CALLABLE"
+            "or name a callable that returns them with --args MODULE:CALLABLE, or describe them "
+            "with --input NAME:DATATYPE:SHAPE"
         )
     args, kwargs = call
     return SourceModel(module, args, kwargs, origin=model)
 
 
-def _call(reference: str) -> Any:
-    target = _resolve(reference)
+def load_call(examples: str) -> Call:
+    """The example that a callable returns.
+
+    Args:
+        examples: ``MODULE:CALLABLE``, as for ``load_source``.
+
+    Raises:
+        NotFoundError: no such Python module or attribute.
+        InvalidArgumentError: it returns no example.
+    """
+    return _split_example(examples, call_reference(examples))
+
+
+def call_reference(reference: str) -> Any:
+    """What a callable returns when it is called without arguments; a module is itself.
+
+    Raises:
+        NotFoundError: no such Python module or attribute.
+        InvalidArgumentError: it cannot be called so, or raises.
+    """
+    target = resolve(reference)
     if isinstance(target, nn.Module):
         return target
     if not callable(target):
@@ -64,7 +88,13 @@ def _call(reference: str) -> Any:
         ) from error
 
 
-def _resolve(reference: str) -> Any:
+def resolve(reference: str) -> Any:
+    """The attribute of a Python module that ``MODULE:ATTRIBUTE`` names.
+
+    Raises:
+        NotFoundError: no such Python module or attribute.
+        InvalidArgumentError: it is not of that form, or importing the module fails.
+    """
     module_name, colon, attributes = reference.partition(":")
     if not (colon and module_name and attributes):
         raise InvalidArgumentError(

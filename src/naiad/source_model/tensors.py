@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from naiad.backends.pytorch.tensors import DATATYPES
-from naiad.errors import UnsupportedError
+from naiad.errors import InvalidArgumentError, UnsupportedError
 from naiad.inference.datatypes import Datatype
 
 _TO_TORCH: Final = MappingProxyType({d.name: dtype for dtype, d in DATATYPES.items()})
@@ -45,3 +45,21 @@ def to_tensor(array: npt.NDArray[Any], datatype: str) -> torch.Tensor:
     """The array as a torch tensor of its own, of a v2 datatype that torch has."""
     tensor = torch.from_numpy(array.copy(order="C"))
     return tensor.view(torch.bfloat16) if datatype == "BF16" else tensor.to(_TO_TORCH[datatype])
+
+
+def torch_dtype(datatype: str, name: str) -> torch.dtype:
+    """The dtype of a v2 datatype.
+
+    Args:
+        datatype: such as ``FP32``.
+        name: what errors call the tensor, such as ``input 'image'``.
+
+    Raises:
+        InvalidArgumentError: torch has no tensors of that datatype.
+    """
+    dtype = _TO_TORCH.get(datatype)
+    if dtype is None:
+        raise InvalidArgumentError(
+            f"{name} is said to be {datatype}; tensors of torch are {', '.join(_TO_TORCH)}"
+        )
+    return dtype

@@ -1,9 +1,10 @@
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
-from naiad.server.capacity import core_count, memory_limit_bytes, request_budget_bytes
+from naiad.server.capacity import core_count, gpu_ids, memory_limit_bytes, request_budget_bytes
 
 V2 = "/sys/fs/cgroup/memory.max"
 V1 = "/sys/fs/cgroup/memory/memory.limit_in_bytes"
@@ -88,3 +89,10 @@ def test_without_a_quota_the_affinity_counts(content: dict[str, str]) -> None:
 
 def test_a_quota_above_the_affinity_takes_nothing_away() -> None:
     assert core_count(files({CPU: "100000000 100000\n"})) == len(os.sched_getaffinity(0))
+
+
+def test_the_gpus_are_the_device_nodes_that_this_process_sees(tmp_path: Path) -> None:
+    assert gpu_ids(tmp_path) == ()
+    for name in ("nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert gpu_ids(tmp_path) == (0, 1)
