@@ -13,7 +13,7 @@ from naiad.exporter.formats import Interface, Runner, Written
 from naiad.exporter.observed import observe
 from naiad.exporter.plan import ExportPlan
 from naiad.exporter.program import capture
-from naiad.exporter.torchscript import name_by_position, open_torch
+from naiad.exporter.torchscript import open_torch
 from naiad.repository.golden import GoldenCase
 from naiad.source_model.evaluation import evaluation
 
@@ -24,6 +24,7 @@ class AotInductorFormat:
     name = "aoti"
     file_name = "model.pt2"
     backend = "pytorch"
+    platform = "torch_aoti"
     is_default_file = False
 
     @property
@@ -48,10 +49,17 @@ class AotInductorFormat:
                 f"torch cannot compile the model with {compiler}: {first_line(error)}. The "
                 "formats pt2 and onnx need no compiler"
             ) from error
+        inputs, outputs = (
+            tuple(f"{kind}__{index}" for index in range(len(names)))
+            for kind, names in (("INPUT", plan.input_names), ("OUTPUT", plan.output_names))
+        )
+        own = zip((*inputs, *outputs), (*plan.input_names, *plan.output_names), strict=True)
         return Written(
-            plan.input_names,
-            name_by_position(plan.output_names),
+            inputs,
+            outputs,
             (
+                "a package has no names of its own, and Triton's are used: "
+                + ", ".join(f"{name} is {meant}" for name, meant in own),
                 f"compiled by {Path(compiler).name} for this kind of CPU: other kinds, and other "
                 "releases of torch, may not load it",
             ),

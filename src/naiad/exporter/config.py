@@ -18,6 +18,8 @@ def make_config(name: str, chosen: Format, plan: ExportPlan, interface: Interfac
         InvalidArgumentError: the file has fixed the batch that the model is to have.
     """
     config = ModelConfig(name=name, backend=chosen.backend, max_batch_size=plan.max_batch_size)
+    if chosen.platform:
+        config.platform = chosen.platform
     if not chosen.is_default_file:
         config.default_model_filename = chosen.file_name
     for tensors, records in ((config.input, interface.inputs), (config.output, interface.outputs)):

@@ -55,6 +55,11 @@ class Format(Protocol):
         ...
 
     @property
+    def platform(self) -> str:
+        """Of the model config, where the backend alone leaves Triton in doubt; else ""."""
+        ...
+
+    @property
     def is_default_file(self) -> bool:
         """Whether the backend takes a file of that name without being told."""
         ...

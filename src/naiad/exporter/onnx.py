@@ -46,6 +46,7 @@ class OnnxFormat:
     name = "onnx"
     file_name = "model.onnx"
     backend = "onnxruntime"
+    platform = ""
     is_default_file = True
 
     def __init__(self, inline_limit_bytes: int = INLINE_LIMIT_BYTES) -> None:

@@ -23,6 +23,7 @@ class ExportedProgramFormat:
     name = "pt2"
     file_name = "model.pt2"
     backend = "pytorch"
+    platform = ""
     is_default_file = False
 
     @property

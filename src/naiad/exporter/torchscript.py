@@ -34,6 +34,7 @@ class TorchScriptFormat:
     name = "torchscript"
     file_name = "model.pt"
     backend = "pytorch"
+    platform = ""
     is_default_file = True
 
     @property

@@ -229,7 +229,8 @@ def _forward_signature(module: nn.Module) -> inspect.Signature:
         return inspect.signature(module.forward)
     except ValueError:
         # TorchScript out of a file: its own schema has what Python's signature would.
-        arguments = module.forward.schema.arguments[1:]
+        scripted: Any = module.forward
+        arguments = scripted.schema.arguments[1:]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Signature(
         [

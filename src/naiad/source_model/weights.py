@@ -48,7 +48,7 @@ def load_torchscript(path: Path) -> nn.Module:
 
 
 def load_weights(module: nn.Module, path: Path) -> tuple[str, ...]:
-    """Put the weights of a checkpoint into a module, all of them and no others.
+    """Put the weights of a checkpoint into a module, every one of which must be there.
 
     A state dict below a key of the checkpoint is found, and prefixes that trainers put before
     every key are dropped.
@@ -67,9 +67,9 @@ def load_weights(module: nn.Module, path: Path) -> tuple[str, ...]:
     checkpoint = read_checkpoint(path)
     key, state = _find_state(checkpoint, set(module.state_dict()), path)
     prefix, state = _unwrap(state, set(module.state_dict()))
-    _require_fit(module, state, path)
+    unknown = _require_fit(module, state, path)
     try:
-        module.load_state_dict(state)
+        module.load_state_dict(state, strict=not unknown)
     except RuntimeError as error:
         raise InvalidArgumentError(f"the weights of {path} do not fit: {_brief(error)}") from error
     notes = []
@@ -77,6 +77,12 @@ def load_weights(module: nn.Module, path: Path) -> tuple[str, ...]:
         notes.append(f"the weights are those below the key '{key}' of {path.name}")
     if prefix:
         notes.append(f"'{prefix}' was dropped from the names of the weights of {path.name}")
+    if unknown:
+        # A trainer's loss may have weights of its own; the module itself is complete.
+        notes.append(
+            f"{path.name} has weights that {type(module).__name__} has not, and that are left "
+            f"out: {_some(unknown)}"
+        )
     return tuple(notes)
 
 
@@ -150,7 +156,8 @@ def _unwrap(state: StateDict, wanted: set[str]) -> tuple[str, StateDict]:
     return dropped, state
 
 
-def _require_fit(module: nn.Module, state: StateDict, path: Path) -> None:
+def _require_fit(module: nn.Module, state: StateDict, path: Path) -> list[str]:
+    """Refuse weights that leave a part of the module without; returns those it has no use for."""
     own = module.state_dict()
     lacking = [key for key in own if key not in state]
     unknown = [key for key in state if key not in own]
@@ -162,7 +169,8 @@ def _require_fit(module: nn.Module, state: StateDict, path: Path) -> None:
     problems = [
         f"{what}: {_some(names)}"
         for what, names in (
-            ("lacks", lacking), ("has besides", unknown), ("has other shapes", shapes),
+            ("lacks", lacking), ("has besides", unknown if lacking else []),
+            ("has other shapes", shapes),
         )
         if names
     ]  # fmt: skip
@@ -172,6 +180,7 @@ def _require_fit(module: nn.Module, state: StateDict, path: Path) -> None:
             f"{'; '.join(problems)}. Give the class, with the same sizes, that they were trained "
             "with"
         )
+    return unknown
 
 
 def _some(names: list[str]) -> str:

@@ -120,7 +120,7 @@ def test_the_choices_are_those_of_the_export() -> None:
         for option in export.params
         if isinstance(option.type, click.Choice)
     }
-    assert choices["format_name"] == tuple(FORMATS)
+    assert choices["format_name"] == (*FORMATS, "all")
     assert choices["torchscript"] == get_args(get_type_hints(ExportOptions)["torchscript"])
 
 

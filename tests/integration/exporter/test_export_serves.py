@@ -45,7 +45,7 @@ def test_the_backend_answers_every_golden_case(tmp_path: Path, form: FormatName)
     source = ModelSource("net", result.version, config, result.path)
     backend = BackendRegistry().get(config.backend)
     loaded = backend.load(source)
-    instance = loaded.create_instance(0)
+    instance: Any = loaded.create_instance(0)
     manifest = read_manifest(result.path)
     for case in read_cases(result.path):
         tensors = instance.execute(case.inputs, list(case.outputs))

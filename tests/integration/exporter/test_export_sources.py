@@ -122,7 +122,7 @@ def test_weights_that_the_class_has_not_are_left_out_and_named(folder: Path) -> 
 def test_torchscript_needs_no_class(folder: Path) -> None:
     expected = net(folder)
     with quiet():
-        torch.jit.save(torch.jit.script(expected), folder / "net.pt")  # type: ignore[no-untyped-call]
+        torch.jit.save(torch.jit.script(expected), folder / "net.pt")
         found = opened(folder, folder / "net.pt")
         assert found.model.input_names == ("x",)
         assert_same(found, expected)
@@ -245,7 +245,7 @@ def test_an_eager_archive_brings_its_class_weights_and_labels(folder: Path) -> N
 
 def test_an_archive_of_torchscript(folder: Path) -> None:
     with quiet():
-        torch.jit.save(torch.jit.script(net(folder)), folder / "script.pt")  # type: ignore[no-untyped-call]
+        torch.jit.save(torch.jit.script(net(folder)), folder / "script.pt")
         path = archive(
             folder, {"net.pt": folder / "script.pt"}, handler="base_handler",
             serializedFile="net.pt",
