@@ -10,13 +10,16 @@ Other packages bring backends of their own by the entry point group ``naiad.back
 is in ``examples/sklearn_backend``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
+from naiad.backends.custom_metrics import CustomMetrics
+from naiad.errors import NaiadError, UnsupportedError
+from naiad.inference.request import InferRequest, ParameterValue
 from naiad.inference.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ class ModelSource:
     version_directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     thread_count: int = 1
+    services: "ModelServices | None" = None
     core_count: int = 1
 
 
@@ -78,10 +82,212 @@ class Instance(Protocol):
         ...
 
 
+class ModelResponse:
+    """One answer of a model to one request.
+
+    Attributes:
+        outputs: those that the request wants, with the batch axis where the model has one.
+        error: why there are none.
+        parameters: for the client.
+        is_final: no other follows.
+        is_empty: it only says that no other follows.
+    """
+
+    __slots__ = ("error", "is_empty", "is_final", "outputs", "parameters")
+
+    def __init__(
+        self,
+        outputs: Sequence[Tensor] = (),
+        error: NaiadError | None = None,
+        parameters: dict[str, ParameterValue] | None = None,
+        *,
+        is_final: bool = True,
+        is_empty: bool = False,
+    ) -> None:
+        self.outputs = outputs
+        self.error = error
+        self.parameters = parameters
+        self.is_final = is_final
+        self.is_empty = is_empty
+
+
+Answer = tuple[InferRequest, ModelResponse]
+
+
+class RequestBatch(Protocol):
+    """Requests that an instance runs together and answers one by one."""
+
+    @property
+    def requests(self) -> Sequence[InferRequest]:
+        """In order; to be read only."""
+        ...
+
+    def inputs(self, request: InferRequest) -> Mapping[str, Tensor]:
+        """The inputs of one request, in the shapes that the model sees."""
+        ...
+
+    def wanted(self, request: InferRequest) -> Sequence[str]:
+        """The outputs that one request wants."""
+        ...
+
+    def respond(self, request: InferRequest, response: ModelResponse) -> None:
+        """Answer a request; may be called by any thread, also after `finish`.
+
+        Nothing may follow the response of a request that is final.
+        """
+        ...
+
+    def finish(self, answers: "Sequence[Answer]" = ()) -> None:
+        """The instance can take the next batch; called once, by any thread.
+
+        Args:
+            answers: responses that were not given to `respond`; together they cost one hand-over.
+        """
+        ...
+
+
+@runtime_checkable
+class RequestInstance(Protocol):
+    """A runnable copy of a model that sees requests as they are, unmerged."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can take a batch now, or as soon as it has finished the one that it has."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it will never be ready again."""
+        ...
+
+    @property
+    def failure(self) -> str:
+        """Why it is not ready, for whoever runs the server."""
+        ...
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Have a function called, by any thread, when one of the above changes."""
+        ...
+
+    def execute_requests(self, batch: RequestBatch) -> None:
+        """Begin a batch; may return before it is finished. Must not raise."""
+        ...
+
+    def cancel(self, request: InferRequest) -> None:
+        """Nobody waits for a request that it may have; called on the loop, and must not wait."""
+        ...
+
+    def close(self) -> None:
+        """Free what the instance holds; it is not used again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRequest:
+    """A request that a model makes.
+
+    Attributes:
+        model_name: who is asked.
+        model_version: -1 for the latest.
+        request: what is asked; refusals too come to its callback, on the loop.
+        takes_many: any number of responses will do.
+        waiting: the instance that takes no other batch until it has the answer; None where that
+            goes on.
+    """
+
+    model_name: str
+    model_version: int
+    request: InferRequest
+    takes_many: bool = False
+    waiting: object = None
+
+
+class ModelServices(Protocol):
+    """What a model may ask of the server that runs it; any thread may call any of it.
+
+    The callbacks are called on the loop, with what came out or a `NaiadError`.
+    """
+
+    @property
+    def custom_metrics(self) -> CustomMetrics:
+        """Metrics that models define."""
+        ...
+
+    def infer(self, outgoing: OutgoingRequest) -> None:
+        """Ask a model."""
+        ...
+
+    def cancel(self, request: InferRequest) -> None:
+        """The answers of `infer` are not wanted any more."""
+        ...
+
+    def load_model(
+        self,
+        name: str,
+        config_json: str | None,
+        files: Mapping[str, bytes],
+        on_done: Callable[[Any], None],
+    ) -> None:
+        """Load a model, or load it anew."""
+        ...
+
+    def unload_model(
+        self, name: str, *, unload_dependents: bool, on_done: Callable[[Any], None]
+    ) -> None:
+        """Unload a model."""
+        ...
+
+    def is_model_ready(self, name: str, version: int, on_done: Callable[[Any], None]) -> None:
+        """Whether a model serves."""
+        ...
+
+
+class NoServices:
+    """For models that are loaded outside of a server: everything is refused."""
+
+    def __init__(self) -> None:
+        self.custom_metrics = CustomMetrics()
+
+    def infer(self, outgoing: OutgoingRequest) -> None:
+        """See `ModelServices`."""
+        raise _no_server()
+
+    def cancel(self, request: InferRequest) -> None:
+        """See `ModelServices`."""
+
+    def load_model(
+        self,
+        name: str,
+        config_json: str | None,
+        files: Mapping[str, bytes],
+        on_done: Callable[[Any], None],
+    ) -> None:
+        """See `ModelServices`."""
+        on_done(_no_server())
+
+    def unload_model(
+        self,
+        name: str,
+        *,
+        unload_dependents: bool,
+        on_done: Callable[[Any], None],
+    ) -> None:
+        """See `ModelServices`."""
+        on_done(_no_server())
+
+    def is_model_ready(self, name: str, version: int, on_done: Callable[[Any], None]) -> None:
+        """See `ModelServices`."""
+        on_done(_no_server())
+
+
+def _no_server() -> NaiadError:
+    return UnsupportedError("the model runs outside of a server and can't ask for anything")
+
+
 class LoadedModel(Protocol):
     """A model version whose files were read and whose config was found to fit."""
 
-    def create_instance(self, index: int) -> Instance:
+    def create_instance(self, index: int) -> Instance | RequestInstance:
         """Make the instance number ``index``, counted over all instance groups."""
         ...
 

@@ -34,6 +34,7 @@ _ENTRIES: Final[Mapping[str, _Entry]] = MappingProxyType(
         "openvino": _Entry(
             "naiad.backends.openvino.backend", "OpenVinoBackend", "openvino", "naiad[openvino]"
         ),
+        "python": _Entry("naiad.backends.python.backend", "PythonBackend"),
         "pytorch": _Entry(
             "naiad.backends.pytorch.backend", "PyTorchBackend", "torch", "naiad[torch]"
         ),

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from naiad.backends.custom_metrics import CustomMetrics
 from naiad.clock import Clock
-from naiad.engine.lifecycle import Lifecycle, LoadOptions, ModelEntry
+from naiad.engine.lifecycle import Lifecycle, LoadOptions, ModelEntry, VersionEntry
 from naiad.engine.loader import Loader, Override
 from naiad.engine.log_settings import LogSettings
 from naiad.engine.model import Model
@@ -128,6 +129,7 @@ class Engine:
 
     Attributes:
         shared_memory: regions that clients registered.
+        custom_metrics: those that models define.
         traces: which requests are traced; a front end samples them and finishes their traces.
         log_settings: how the server logs.
 
@@ -143,6 +145,7 @@ class Engine:
         log_settings: LogSettings | None = None,
     ) -> None:
         self._options = options
+        self.custom_metrics = CustomMetrics()
         self._lifecycle = Lifecycle(loader, clock, options.loads, self)
         self._clock = clock
         self._is_started = False
@@ -199,10 +202,10 @@ class Engine:
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether this version, or any when none is named, serves."""
         try:
-            self.find(name, version)
+            model = self.find(name, version)
         except NaiadError:
             return False
-        return True
+        return not model.executor.problem()
 
     def find(self, name: str, version: int = LATEST) -> Model:
         """The version that a request for ``name`` and ``version`` goes to.
@@ -388,6 +391,13 @@ def _index_lines(entry: ModelEntry) -> list[IndexEntry]:
         state = ModelState.UNAVAILABLE if reason else None
         return [IndexEntry(entry.name, "", state, reason, lacks_versions=entry.has_config)]
     return [
-        IndexEntry(entry.name, str(version), known.state, known.reason)
+        _version_line(entry.name, version, known)
         for version, known in sorted(entry.versions.items())
     ]
+
+
+def _version_line(name: str, version: int, known: VersionEntry) -> IndexEntry:
+    problem = known.model.executor.problem() if known.model is not None else ""
+    if problem:
+        return IndexEntry(name, str(version), ModelState.UNAVAILABLE, problem)
+    return IndexEntry(name, str(version), known.state, known.reason)

@@ -113,6 +113,10 @@ class EnsembleExecutor:
         if call is not None:
             call.cancel()
 
+    def problem(self) -> str:
+        """None of its own: what can't run is a step."""
+        return ""
+
     async def warm_up(self, samples: Sequence[WarmupSample]) -> None:
         """Nothing: the models of the steps have warm-ups of their own, an ensemble has none."""
 

@@ -12,9 +12,15 @@ from typing import Any
 
 import numpy.typing as npt
 
-from naiad.backends.base import Instance
+from naiad.backends.base import Instance, RequestInstance
 from naiad.clock import Clock
 from naiad.engine.instances import Execution, InstanceThread
+from naiad.engine.request_instances import (
+    AnswerHooks,
+    RequestAnswers,
+    RequestExecution,
+    RequestThread,
+)
 from naiad.engine.reshape import Reshaper
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.trace import record_execution
@@ -50,7 +56,7 @@ class Executor:
         version: int,
         signature: ModelSignature,
         scheduler: Scheduler,
-        instances: Sequence[Instance],
+        instances: Sequence[Instance | RequestInstance],
         clock: Clock,
         sequence_tensors: SequenceTensors | None = None,
     ) -> None:
@@ -73,17 +79,26 @@ class Executor:
         self._is_stopping = False
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._instances = [
-            InstanceThread(
-                f"{signature.name}_{index}",
-                instance,
-                Reshaper(signature),
-                clock,
-                self._give_back,
-                sequence_tensors,
-            )
-            for index, instance in enumerate(instances)
-        ]
+        self._has_finished = asyncio.Event()
+        # None where instances take whole batches.
+        self._answers: RequestAnswers | None = None
+        if isinstance(instances[0], RequestInstance):
+            self._answers = self._make_answers(signature)
+        self._instances: list[InstanceThread | RequestThread] = []
+        for index, instance in enumerate(instances):
+            if isinstance(instance, RequestInstance) and self._answers is not None:
+                self._instances.append(self._answers.make_thread(index, instance))
+            elif not isinstance(instance, RequestInstance):
+                self._instances.append(
+                    InstanceThread(
+                        f"{signature.name}_{index}",
+                        instance,
+                        Reshaper(signature),
+                        clock,
+                        self._give_back,
+                        sequence_tensors,
+                    )
+                )
         self._idle = list(self._instances)
 
     def submit(self, request: InferRequest) -> None:
@@ -98,6 +113,8 @@ class Executor:
                 f"[request id: {request.request_id or '<id_unknown>'}] Server is stopping, "
                 "scheduler for model has stopped accepting new inference requests"
             )
+        if self._answers is not None and self._answers.is_lost():
+            raise UnavailableError(self._problem_text())
         now_ns = self._clock.now_ns()
         self._scheduler.offer(request, now_ns)
         self.statistics.pending_count += 1
@@ -119,6 +136,17 @@ class Executor:
                 self._refuse(abandoned, error, FailureReason.CANCELED)
             self._note_idle()
             self._schedule_tick()
+        elif self._answers is not None:
+            self._answers.cancel(request)
+
+    def request_instances(self) -> Sequence[RequestInstance]:
+        """The instances, where they see requests unmerged."""
+        threads = self._instances
+        return [thread.instance for thread in threads if isinstance(thread, RequestThread)]
+
+    def problem(self) -> str:
+        """Why the model can't run although it is loaded; empty where it can."""
+        return "" if self._answers is None else self._answers.problem()
 
     def _schedule_tick(self) -> bool:
         """Look at the queue once this tick's requests are in; False while no instance is free."""
@@ -140,7 +168,9 @@ class Executor:
                 for _ in range(sample.count):
                     await self._warm_up_instance(instance, sample)
 
-    async def _warm_up_instance(self, instance: InstanceThread, sample: WarmupSample) -> None:
+    async def _warm_up_instance(
+        self, instance: InstanceThread | RequestThread, sample: WarmupSample
+    ) -> None:
         run = sample.make_requests()
         # Rows can be joined along a batch axis only.
         size = len(run.requests) if self._has_batch_axis else 1
@@ -150,11 +180,18 @@ class Executor:
             for request in batch:
                 request.queued_ns = now_ns
             self._idle.remove(instance)
-            instance.hand_over(Execution(self._make_batch(instance, batch), self._output_names))
+            instance.hand_over(
+                self._make_execution(self._make_batch(instance, batch), self._output_names)
+            )
             await run.wait_for(start + size)
+            while instance not in self._idle:
+                self._has_finished.clear()
+                await self._has_finished.wait()
         run.raise_failures()
 
-    def _make_batch(self, instance: InstanceThread, requests: list[InferRequest]) -> Batch:
+    def _make_batch(
+        self, instance: InstanceThread | RequestThread, requests: list[InferRequest]
+    ) -> Batch:
         """A batch that no scheduler formed; of a sequence model, of whole sequences."""
         rows = None
         if self._has_sequences:
@@ -182,7 +219,7 @@ class Executor:
         if expired:
             error = UnavailableError(self._scheduler.expiry_text)
             self._refuse(expired, error, FailureReason.REJECTED)
-        while self._idle:
+        while self._idle and self._is_any_ready():
             batch = self._scheduler.take(now_ns)
             if batch is None:
                 wake_ns = self._scheduler.wake_ns()
@@ -191,7 +228,7 @@ class Executor:
                 break
             self.statistics.pending_count -= len(batch.requests)
             self.statistics.closings[batch.closed_by] += 1
-            execution = Execution(batch, self._wanted(batch.requests))
+            execution = self._make_execution(batch, self._wanted(batch.requests))
             if self._scheduler.is_order_preserved:
                 self._in_order.append(execution)
             self._take_instance(batch.instance_index).hand_over(execution)
@@ -216,7 +253,7 @@ class Executor:
         self._wake = None
         self._tick()
 
-    def _take_instance(self, index: int) -> InstanceThread:
+    def _take_instance(self, index: int) -> InstanceThread | RequestThread:
         if index == ANY_INSTANCE:
             return self._idle.pop()
         instance = self._instances[index]
@@ -245,12 +282,46 @@ class Executor:
             wanted.update(request.output_names)
         return [name for name in self._output_names if name in wanted]
 
-    def _give_back(self, instance: InstanceThread, execution: Execution) -> None:
+    def _make_answers(self, signature: ModelSignature) -> RequestAnswers:
+        return RequestAnswers(
+            self._version,
+            signature,
+            self._clock,
+            self.statistics,
+            AnswerHooks(
+                _respond, self._count_failure, self._finish, self._note_change, self._note_idle
+            ),
+            is_order_preserved=self._scheduler.is_order_preserved,
+        )
+
+    def _make_execution(self, batch: Batch, output_names: Sequence[str]) -> Execution:
+        if self._answers is None:
+            return Execution(batch, output_names)
+        return self._answers.begin(batch, output_names)
+
+    def _is_any_ready(self) -> bool:
+        return self._answers is None or self._answers.prefer_ready(self._idle)
+
+    def _note_change(self) -> None:
+        """An instance has become ready, or will never be."""
+        if self._answers is not None and self._answers.is_lost():
+            error = UnavailableError(self._problem_text())
+            now_ns = self._clock.now_ns()
+            while (batch := self._scheduler.take(now_ns)) is not None:
+                self._refuse(batch.requests, error, FailureReason.BACKEND)
+                self._scheduler.finish(batch, now_ns)
+        self._tick()
+
+    def _problem_text(self) -> str:
+        return f"model '{self._name}' can't run: none of its instances lives"
+
+    def _give_back(self, instance: InstanceThread | RequestThread, execution: Execution) -> None:
         """Take a finished batch from an instance's thread."""
         self._loop.call_soon_threadsafe(self._finish, instance, execution)
 
-    def _finish(self, instance: InstanceThread, execution: Execution) -> None:
+    def _finish(self, instance: InstanceThread | RequestThread, execution: Execution) -> None:
         self._idle.append(instance)
+        self._has_finished.set()
         self._scheduler.finish(execution.batch, self._clock.now_ns())
         # The next batch first, so that the instance works while the answers are written.
         self._tick()
@@ -263,6 +334,10 @@ class Executor:
         self._note_idle()
 
     def _deliver(self, execution: Execution) -> None:
+        if self._answers is not None and isinstance(execution, RequestExecution):
+            self._count_execution(execution, self._answers.success_count(execution))
+            self._answers.deliver(execution)
+            return
         if execution.error is None:
             try:
                 self._answer(execution)
@@ -272,6 +347,8 @@ class Executor:
             self._fail(execution, execution.error)
 
     def _note_idle(self) -> None:
+        if self._answers is not None and len(self._answers):
+            return
         if len(self._idle) == len(self._instances) and not len(self._scheduler):
             self._is_idle.set()
 

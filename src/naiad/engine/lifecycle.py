@@ -20,7 +20,7 @@ from naiad.engine.dependencies import (
     check_dependencies,
     step_names,
 )
-from naiad.engine.ensemble import ComposingModels, EnsembleExecutor
+from naiad.engine.ensemble import EnsembleExecutor
 from naiad.engine.executor import Executor
 from naiad.engine.loader import (
     LoadedVersion,
@@ -30,6 +30,7 @@ from naiad.engine.loader import (
     Override,
 )
 from naiad.engine.model import Model
+from naiad.engine.model_services import EngineServices, ServingModels
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
 from naiad.inference.states import ModelState
 from naiad.repository.layout import FolderStamp
@@ -136,12 +137,18 @@ class ModelEntry:
             return False
         for known in self.versions.values():
             if known.state is ModelState.READY:
+                if known.model is not None and known.model.executor.problem():
+                    return False
                 continue
             if known.state is not ModelState.UNAVAILABLE:
                 return False
             if self.is_wanted and known.reason != UNLOADED_REASON:
                 return False
         return True
+
+    def has_problem(self) -> bool:
+        """Whether a version that is loaded can't run."""
+        return any(model.executor.problem() for model in self.ready_models())
 
     def refresh_latest(self) -> None:
         """Point ``latest`` at the highest version that serves."""
@@ -157,11 +164,11 @@ class Lifecycle:
         loader: reads models and makes instances.
         clock: of the statistics.
         options: how loads are done.
-        models: where ensembles find the models of their steps.
+        models: where ensembles find the models of their steps, and models others.
     """
 
     def __init__(
-        self, loader: Loader, clock: Clock, options: LoadOptions, models: ComposingModels
+        self, loader: Loader, clock: Clock, options: LoadOptions, models: ServingModels
     ) -> None:
         self._loader = loader
         self._options = options
@@ -169,6 +176,7 @@ class Lifecycle:
         self._clock = clock
         self._models = models
         self._waits = Waits()
+        self._services: EngineServices | None = None
         self.entries: dict[str, ModelEntry] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsettled: dict[str, FolderStamp] = {}
@@ -210,7 +218,11 @@ class Lifecycle:
         entry = self.entries.get(name) or ModelEntry(name)
         async with entry.lock:
             stamp = await asyncio.to_thread(self._loader.stamp, name)
-            if entry.plan is not None and _is_in_force(entry.plan, override, stamp):
+            if (
+                entry.plan is not None
+                and not entry.has_problem()
+                and _is_in_force(entry.plan, override, stamp)
+            ):
                 entry.failure = None
                 # A step may have changed although its ensemble has not.
                 await self._load_steps(entry, loads)
@@ -427,7 +439,9 @@ class Lifecycle:
         """One version, warmed up and in nobody's reach yet."""
         if plan.config.HasField("ensemble_scheduling"):
             return await self._make_ensemble(plan, version)
-        item = await self._in_thread(self._loader.load, plan, version)
+        if self._services is None:
+            self._services = EngineServices(self._models)
+        item = await self._in_thread(self._loader.load, plan, version, self._services)
         model = self._make_model(plan, item)
         try:
             await model.executor.warm_up(item.warmup)

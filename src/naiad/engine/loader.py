@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from naiad.backends.base import Instance, LoadedModel, ModelSource
+from naiad.backends.base import (
+    Instance,
+    LoadedModel,
+    ModelServices,
+    ModelSource,
+    RequestInstance,
+)
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.config_support import ignored_settings, move_to_cpu, require_supported
 from naiad.engine.schedulers import make_scheduler
@@ -121,7 +127,7 @@ class LoadedVersion:
     scheduler: Scheduler
     labels: dict[str, list[str]]
     loaded: LoadedModel
-    instances: list[Instance]
+    instances: list[Instance | RequestInstance]
     warmup: list[WarmupSample]
     sequence_tensors: SequenceTensors | None = None
 
@@ -189,13 +195,15 @@ class Loader:
             fill_defaults(config)
         validate_for_load(config, gpu_ids=self._options.gpu_ids)
 
-    def load(self, plan: ModelPlan, version: int) -> LoadedVersion:
+    def load(
+        self, plan: ModelPlan, version: int, services: ModelServices | None = None
+    ) -> LoadedVersion:
         """Load one version and make its instances; all of them or none."""
         config = plan.config
         backend = self._backends.get(config.backend)
         _log.info("TRITONBACKEND_ModelInitialize: %s (version %d)", config.name, version)
-        loaded = backend.load(self._source(plan, version))
-        instances: list[Instance] = []
+        loaded = backend.load(self._source(plan, version, services))
+        instances: list[Instance | RequestInstance] = []
         try:
             # One by one, so that those made before a failure are closed.
             for index, name in enumerate(_instance_names(config)):
@@ -320,7 +328,9 @@ class Loader:
             held_until_backlog_count=self._options.held_until_backlog_count,
         )
 
-    def _source(self, plan: ModelPlan, version: int) -> ModelSource:
+    def _source(
+        self, plan: ModelPlan, version: int, services: ModelServices | None = None
+    ) -> ModelSource:
         config = plan.config
         return ModelSource(
             name=config.name,
@@ -329,6 +339,7 @@ class Loader:
             version_directory=plan.folder.version_path(version),
             settings=self._options.backend_settings.get(config.backend, {}),
             thread_count=max(1, self._options.core_count // max(1, len(_instance_names(config)))),
+            services=services,
             core_count=self._options.core_count,
         )
 
@@ -349,9 +360,9 @@ def _write_files(repository: Path, name: str, files: Mapping[str, bytes]) -> Non
 
 
 def _instance_names(config: ModelConfig) -> list[str]:
-    """One name per instance, as Triton's log spells them."""
+    """One name per instance; a group for GPUs has its count of them on each."""
     return [
-        f"{group.name}_{index}"
+        f"{group.name}_{index}" if gpu is None else f"{group.name}_{index}_gpu{gpu}"
         for group in config.instance_group
         if not group.passive
         for gpu in (group.gpus if group.kind == ModelInstanceGroup.KIND_GPU else [None])

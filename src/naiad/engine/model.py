@@ -29,6 +29,10 @@ class ModelExecutor(Protocol):
         """The caller went away: no response follows."""
         ...
 
+    def problem(self) -> str:
+        """Why the model can't run although it is loaded; empty where it can."""
+        ...
+
     async def warm_up(self, samples: Sequence[WarmupSample]) -> None:
         """Run samples before the first request."""
         ...

@@ -8,6 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
+from naiad.inference.custom_metrics import (
+    FamilyReading,
+    MetricKind,
+    MetricReading,
+    cumulate,
+)
 from naiad.inference.statistics import ModelStatistics
 from naiad.metrics.cpu import MachineMonitor
 from naiad.metrics.families import (
@@ -54,15 +60,18 @@ class MetricsRenderer:
     Args:
         list_models: the models that serve now.
         machine: for the CPU metrics; None leaves these out.
+        read_custom: the metrics that models have defined.
     """
 
     def __init__(
         self,
         list_models: Callable[[], Iterable[MeasuredModel]],
         machine: MachineMonitor | None = None,
+        read_custom: Callable[[], Iterable[FamilyReading]] | None = None,
     ) -> None:
         self._list_models = list_models
         self._machine = machine
+        self._read_custom = read_custom
 
     def render(self) -> bytes:
         """All metrics; called on the event loop, where the counters are written."""
@@ -83,6 +92,9 @@ class MetricsRenderer:
                 (CPU_MEMORY_USED, usage.memory.used_bytes),
             ):
                 lines.extend(_render_family(machine_family, [({}, value)]))
+        if self._read_custom is not None:
+            for reading in self._read_custom():
+                lines.extend(_render_custom(reading))
         lines.append("")
         return "\n".join(lines).encode()
 
@@ -97,8 +109,37 @@ def _render_family(family: MetricFamily, readings: Iterable[Reading]) -> Iterato
     yield f"# HELP {family.name} {family.help}"
     yield f"# TYPE {family.name} {family.type}"
     for labels, value in readings:
-        if labels:
-            pairs = ",".join(f'{key}="{labels[key].translate(_ESCAPES)}"' for key in sorted(labels))
-            yield f"{family.name}{{{pairs}}} {value}"
+        yield f"{family.name}{_format_labels(labels)} {value}"
+
+
+def _render_custom(family: FamilyReading) -> Iterator[str]:
+    help_text = family.description.replace("\\", "\\\\").replace("\n", "\\n")
+    yield f"# HELP {family.name} {help_text}"
+    yield f"# TYPE {family.name} {family.kind.name.lower()}"
+    for metric in family.metrics:
+        if family.kind is MetricKind.HISTOGRAM:
+            yield from _render_histogram(family.name, metric)
         else:
-            yield f"{family.name} {value}"
+            labels = _format_labels(dict(metric.labels))
+            yield f"{family.name}{labels} {_format_number(metric.value)}"
+
+
+def _render_histogram(name: str, metric: MetricReading) -> Iterator[str]:
+    labels = dict(metric.labels)
+    totals = list(cumulate(metric.counts))
+    total = totals[-1] if totals else 0
+    for bound, count in zip([*map(_format_number, metric.bounds), "+Inf"], totals, strict=True):
+        yield f"{name}_bucket{_format_labels({**labels, 'le': bound})} {count}"
+    yield f"{name}_sum{_format_labels(labels)} {_format_number(metric.value)}"
+    yield f"{name}_count{_format_labels(labels)} {total}"
+
+
+def _format_number(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+
+
+def _format_labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    pairs = ",".join(f'{key}="{labels[key].translate(_ESCAPES)}"' for key in sorted(labels))
+    return f"{{{pairs}}}"

@@ -232,7 +232,9 @@ def _tls(settings: Settings) -> Tls | None:
 def _build_metrics(settings: Settings, engine: Engine, clock: Clock) -> MetricsServer | None:
     if not settings.allow_metrics:
         return None
-    renderer = MetricsRenderer(lambda: _measure(engine), _build_monitor(settings, clock))
+    renderer = MetricsRenderer(
+        lambda: _measure(engine), _build_monitor(settings, clock), engine.custom_metrics.read
+    )
     address = settings.metrics_address or settings.http_address
     return MetricsServer(renderer.render, MetricsOptions(address, settings.metrics_port))
 

@@ -197,7 +197,7 @@ async def test_an_error_as_the_first_response_gives_the_status() -> None:
         client = await run.connect()
         client.post(STREAM, BODY)
         (await run.arrival())(error=UnavailableError("not now"), is_final=True)
-        assert await client.answer() == (503, EVENTS, b'data: {"error":"not now"}\n\n')
+        assert await client.answer() == (400, EVENTS, b'data: {"error":"not now"}\n\n')
 
 
 async def test_generate_waits_for_the_only_response() -> None:
@@ -210,7 +210,7 @@ async def test_generate_waits_for_the_only_response() -> None:
         assert await client.answer() == (200, "application/json", event(4)[6:-2])
         client.post(ONE, BODY)
         (await run.arrival())(error=InternalError("broken"), is_final=True)
-        assert await client.answer() == (500, "application/json", b'{"error":"broken"}')
+        assert await client.answer() == (400, "application/json", b'{"error":"broken"}')
 
 
 @pytest.mark.parametrize("values", [(), (0, 1, 2)])

@@ -27,9 +27,9 @@ from naiad.protocol.generate import (
     encode_generate_response,
 )
 from naiad.protocol.large_generate import decode_split_generate, describe_signature
-from naiad.protocol.status import status_of
 from naiad.protocol.v2_json import DecodeLimits
 
+_MODEL_ERROR: Final = 400
 _EVENTS: Final = b"text/event-stream; charset=utf-8"
 
 _ENCODED: Final = error_response(400, "Unsupported content-encoding, only 'identity' is supported.")
@@ -236,4 +236,5 @@ def _encode(response: InferResponse) -> tuple[int, bytes]:
             return 200, encode_generate_response(response)
         except NaiadError as refused:
             error = refused
-    return status_of(error).http, encode_error(error.message)
+    # Whatever the model's error is, 400: Triton's generate endpoints know no other status for it.
+    return _MODEL_ERROR, encode_error(error.message)

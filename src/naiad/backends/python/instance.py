@@ -1,0 +1,388 @@
+"""A model instance in a process of its own, which is watched and started again when it ends."""
+
+import itertools
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from naiad.backends.base import Answer, ModelResponse, ModelServices, RequestBatch
+from naiad.backends.python.environment import Environment
+from naiad.backends.python.errors import error_from_wire
+from naiad.backends.python.model_process import ModelProcess, ProcessOptions
+from naiad.backends.python.options import PythonOptions
+from naiad.backends.python.server_calls import ServerCalls
+from naiad.backends.python.stub.naiad_stub import wire
+from naiad.backends.python.stub.naiad_stub.channel import ChannelClosedError, Frame
+from naiad.backends.python.stub.naiad_stub.region import RegionFullError
+from naiad.backends.python.tensors import tensor_from_wire, tensor_to_wire
+from naiad.errors import InternalError, NaiadError, UnavailableError
+from naiad.inference.request import InferRequest, ParameterValue
+
+if TYPE_CHECKING:
+    from naiad.inference.tensor import Tensor
+
+_log = logging.getLogger(__name__)
+
+# Before the second start in a row, and the most that it grows to.
+_FIRST_DELAY_S: Final = 0.25
+_LONGEST_DELAY_S: Final = 10.0
+# From the end of a connection until it is known why.
+_END_TIMEOUT_S: Final = 30.0
+
+_SEQUENCE_START: Final = 1
+_SEQUENCE_END: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSetup:
+    """What an instance is made of.
+
+    Attributes:
+        name: as Triton's log spells it.
+        model_name: of the model.
+        version: of the model.
+        arguments: what ``initialize`` gets, and where the model lies.
+        environment: whose interpreter runs it.
+        options: how it runs.
+        services: what the model may ask of the server.
+    """
+
+    name: str
+    model_name: str
+    version: int
+    arguments: Mapping[str, str]
+    environment: Environment
+    options: PythonOptions
+    services: ModelServices
+
+
+class _Running:
+    """A batch in the process.
+
+    Attributes:
+        batch: the engine's.
+        open: the requests that have not had their last response, by key.
+        returned: set once ``execute`` has returned, or never will.
+    """
+
+    __slots__ = ("batch", "open", "returned")
+
+    def __init__(self, batch: RequestBatch) -> None:
+        self.batch = batch
+        self.open: dict[int, InferRequest] = {}
+        self.returned = threading.Event()
+
+
+class PythonInstance:
+    """Gives batches to the process and its answers to the engine.
+
+    Args:
+        setup: what it is made of.
+
+    Raises:
+        InternalError: the process or the model did not start.
+    """
+
+    def __init__(self, setup: InstanceSetup) -> None:
+        self._setup = setup
+        self._keys = itertools.count(1)
+        # What follows is shared between the instance's thread, the one that reads, and the loop.
+        self._lock = threading.Lock()
+        self._batches: dict[int, _Running] = {}
+        self._requests: dict[int, tuple[_Running, InferRequest]] = {}
+        self._keys_of: dict[InferRequest, int] = {}
+        self._calls = ServerCalls(setup.services, self)
+        self._closing = threading.Event()
+        self._on_change: Callable[[], None] = lambda: None
+        self._has_answered = False
+        self._process: ModelProcess | None = None
+        self._ended: ModelProcess | None = None
+        self.is_ready = False
+        self.failure = "it has not started yet"
+        self.is_lost = False
+        self._start()
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Have ``on_change`` called, by any thread, when the instance becomes ready or unready."""
+        self._on_change = on_change
+
+    def execute_requests(self, batch: RequestBatch) -> None:
+        """Give a batch to the process; its answers come from the thread that reads."""
+        running = _Running(batch)
+        process = self._process
+        if process is None or not self.is_ready:
+            error = UnavailableError(self._unhealthy(self.failure))
+            for request in batch.requests:
+                batch.respond(request, ModelResponse(error=error))
+            batch.finish()
+            return
+        key = self._register(running)
+        writer = process.channel.writer()
+        try:
+            self._encode(writer, running)
+            process.channel.send(wire.EXECUTE, key, writer.payload())
+        except RegionFullError as error:
+            writer.discard()
+            self._fail(running, key, InternalError(f"model '{self._setup.name}': {error}"))
+            return
+        except ChannelClosedError:
+            # The thread that reads sees it too, but may have looked for batches before this one
+            # was there.
+            process.ended.wait(_END_TIMEOUT_S)
+            self._fail(running, key, InternalError(self._unhealthy(process.cause())))
+            return
+        timeout_s = self._setup.options.execute_timeout_s
+        if timeout_s is not None and not running.returned.wait(timeout_s):
+            process.kill(f"execute did not return within EXECUTE_TIMEOUT_MS ({timeout_s:g} s)")
+
+    def cancel(self, request: InferRequest) -> None:
+        """Tell the model that nobody waits for a request any more; called on the loop."""
+        key = self._keys_of.get(request)
+        process = self._process
+        if key is not None and process is not None:
+            process.channel.post(wire.CANCEL, key)
+
+    def close(self) -> None:
+        """Let the model clean up and end its process."""
+        self._closing.set()
+        process = self._process
+        self.is_ready = False
+        if process is None:
+            return
+        limit_s = self._setup.options.start_timeout_s
+        try:
+            process.ask(wire.FINALIZE, "", limit_s)
+        except InternalError as error:
+            _log.error("model instance '%s': finalize failed: %s", self._setup.name, error.message)
+        if not process.wait(limit_s):
+            process.kill("it did not end when it was told to")
+            process.wait(limit_s)
+        self._calls.close()
+
+    # What the process says; called by the thread that reads.
+
+    def on_frame(self, process: ModelProcess, frame: Frame) -> None:
+        """See `ProcessListener`."""
+        if frame.kind == wire.EXECUTED:
+            self._take_executed(process, frame)
+        elif frame.kind == wire.RESPONSE:
+            response = process.channel.reader(frame).response()
+            self._respond(frame.key, response, is_final=bool(frame.flags & wire.IS_FINAL))
+        else:
+            self._calls.take(process, frame)
+
+    def on_end(self, process: ModelProcess) -> None:
+        """See `ProcessListener`."""
+        with self._lock:
+            if process is not self._process or process is self._ended:
+                return  # it did not get as far as being used, or this is known
+            self._ended = process
+            self.is_ready = False
+        self.failure = process.describe_end()
+        self._calls.drop_all()
+        self._fail_all(InternalError(self._unhealthy(process.cause())))
+        if self._closing.is_set():
+            return
+        _log.error("%s", self.failure)
+        self._on_change()
+        threading.Thread(
+            target=self._start_again, name=f"{self._setup.name}-start", daemon=True
+        ).start()
+
+    def _take_executed(self, process: ModelProcess, frame: Frame) -> None:
+        running = self._batches.get(frame.key)
+        if running is None:
+            return
+        reader = process.channel.reader(frame)
+        if frame.flags:
+            message, details = reader.text(), reader.text()
+            if details:
+                _log.error("%s\n%s", message, details)
+            answers = [
+                (request, ModelResponse(error=InternalError(_with_request_id(message, request))))
+                for request in self._take_open(running)
+            ]
+        else:
+            self._has_answered = True
+            answers = self._take_answers(running, reader)
+        self._finish(running, frame.key, answers)
+
+    def _take_answers(self, running: _Running, reader: wire.Reader) -> list[Answer]:
+        """The responses that ``execute`` has returned, each the last of its request."""
+        answers = []
+        responses = [(reader.u64(), reader.response()) for _ in range(reader.u32())]
+        with self._lock:
+            for key, response in responses:
+                request = running.open.get(key)
+                if request is not None:
+                    self._close_request(running, key)
+                    answers.append((request, _response_from_wire(response, is_final=True)))
+        return answers
+
+    def _respond(self, key: int, response: wire.WireResponse, *, is_final: bool) -> None:
+        with self._lock:
+            known = self._requests.get(key)
+            if known is None:
+                return  # it failed with its batch
+            running, request = known
+            if is_final:
+                self._close_request(running, key)
+        running.batch.respond(request, _response_from_wire(response, is_final=is_final))
+
+    def _register(self, running: _Running) -> int:
+        with self._lock:
+            batch_key = next(self._keys)
+            for request in running.batch.requests:
+                key = next(self._keys)
+                running.open[key] = request
+                self._requests[key] = (running, request)
+                self._keys_of[request] = key
+            self._batches[batch_key] = running
+        return batch_key
+
+    def _close_request(self, running: _Running, key: int) -> None:
+        request = running.open.pop(key)
+        self._requests.pop(key, None)
+        self._keys_of.pop(request, None)
+
+    def _finish(self, running: _Running, batch_key: int, answers: Sequence[Answer] = ()) -> None:
+        """Let the engine have the instance back, once for each batch."""
+        with self._lock:
+            known = self._batches.pop(batch_key, None)
+        running.returned.set()
+        if known is not None:
+            running.batch.finish(answers)
+
+    def _fail(self, running: _Running, batch_key: int, error: NaiadError) -> None:
+        for request in self._take_open(running):
+            running.batch.respond(request, ModelResponse(error=error))
+        self._finish(running, batch_key)
+
+    def _take_open(self, running: _Running) -> list[InferRequest]:
+        with self._lock:
+            requests = list(running.open.values())
+            for key in list(running.open):
+                self._close_request(running, key)
+        return requests
+
+    def _fail_all(self, error: NaiadError) -> None:
+        """Answer everything that the process has with an error."""
+        with self._lock:
+            batches = dict(self._batches)
+            # Decoupled requests whose batch is over.
+            runs = {id(running): running for running, _ in self._requests.values()}
+        for running in runs.values():
+            for request in self._take_open(running):
+                running.batch.respond(request, ModelResponse(error=error))
+        for key, running in batches.items():
+            self._finish(running, key)
+
+    def _encode(self, writer: wire.Writer, running: _Running) -> None:
+        writer.u32(len(running.open))
+        batch = running.batch
+        for key, request in list(running.open.items()):
+            inputs = batch.inputs(request)
+            flags = _SEQUENCE_START * request.sequence_start + _SEQUENCE_END * request.sequence_end
+            writer.request(
+                wire.WireRequest(
+                    key,
+                    request.request_id,
+                    request.correlation_id,
+                    flags,
+                    request.timeout_us,
+                    json.dumps(request.parameters) if request.parameters else "",
+                    "",
+                    self._setup.version,
+                    batch.wanted(request),
+                    [tensor_to_wire(tensor) for tensor in inputs.values()],
+                )
+            )
+
+    # How it starts.
+
+    def _start(self) -> None:
+        """Start a process and the model in it.
+
+        Raises:
+            InternalError: that failed.
+        """
+        setup, options = self._setup, self._setup.options
+        process = ModelProcess(
+            ProcessOptions(
+                setup.name, setup.environment, options.region_bytes, options.start_timeout_s
+            ),
+            self,
+        )
+        try:
+            process.ask(
+                wire.INITIALIZE, json.dumps(dict(setup.arguments)), options.initialize_timeout_s
+            )
+        except BaseException:
+            process.kill("the model could not be initialized")
+            self._calls.drop_all()
+            raise
+        self._process = process
+        self._has_answered = False
+        self.failure = ""
+        self.is_ready = True
+        if process.has_ended():
+            # Between its answer and now, when its end was not looked at.
+            self.on_end(process)
+
+    def _start_again(self) -> None:
+        options = self._setup.options
+        delay_s = 0.0 if self._has_answered else _FIRST_DELAY_S
+        for attempt in range(1, options.restart_limit + 1):
+            if self._closing.wait(delay_s):
+                return
+            try:
+                self._start()
+            except NaiadError as error:
+                self.failure = error.message
+                _log.error(
+                    "model instance '%s': start %d of %d failed: %s",
+                    self._setup.name,
+                    attempt,
+                    options.restart_limit,
+                    error.message,
+                )
+                delay_s = min(max(2 * delay_s, _FIRST_DELAY_S), _LONGEST_DELAY_S)
+                continue
+            if self._closing.is_set():
+                self.close()
+                return
+            _log.info("model instance '%s' is back", self._setup.name)
+            self._on_change()
+            return
+        self.failure = f"given up after {options.restart_limit} starts: {self.failure}"
+        self.is_lost = True
+        _log.error("model instance '%s' is %s", self._setup.name, self.failure)
+        self._on_change()
+
+    def _unhealthy(self, cause: str) -> str:
+        head = f"Stub process '{self._setup.name}' is not healthy."
+        return cause if cause.startswith(head[:-1]) else f"{head} {cause[:1].upper()}{cause[1:]}"
+
+
+def _response_from_wire(response: wire.WireResponse, *, is_final: bool) -> ModelResponse:
+    error: NaiadError | None = None
+    outputs: Sequence[Tensor] = ()
+    if response.error is not None:
+        error = error_from_wire(response.error)
+    else:
+        try:
+            outputs = [tensor_from_wire(tensor) for tensor in response.outputs]
+        except (ValueError, KeyError) as fault:
+            error = InternalError(f"the model answered with a tensor that is none: {fault}")
+    parameters: dict[str, ParameterValue] | None = None
+    if response.parameters:
+        parameters = json.loads(response.parameters)
+    return ModelResponse(outputs, error, parameters, is_final=is_final, is_empty=response.is_empty)
+
+
+def _with_request_id(message: str, request: InferRequest) -> str:
+    """The text for one client, who finds the request's own lines in the log by its id."""
+    return f"{message} [request id: {request.request_id}]" if request.request_id else message

@@ -1,0 +1,96 @@
+"""What a model config's ``parameters`` and ``--backend-config=python,...`` say."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from naiad.backends.base import ModelSource
+from naiad.backends.parameters import read_boolean, read_integer, read_text
+from naiad.errors import InvalidArgumentError
+
+# Triton's own default of stub-timeout-seconds.
+_START_TIMEOUT_S: Final = 30
+_REGION_BYTES: Final = 64 << 30
+_RESTART_LIMIT: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PythonOptions:
+    """How the instances of a model run.
+
+    Attributes:
+        environment: folder or archive of the interpreter's environment; None for the server's.
+        start_timeout_s: until a process speaks, and until it has ended when it is told to.
+        initialize_timeout_s: until a model is initialized; None waits as long as it takes.
+        execute_timeout_s: until ``execute`` returns; None waits as long as it takes.
+        restart_limit: starts in a row that may fail before an instance is given up.
+        region_bytes: that the tensors of one direction may take at a time.
+        is_in_process: the model runs in threads of the server's process.
+    """
+
+    environment: Path | None
+    start_timeout_s: float = _START_TIMEOUT_S
+    initialize_timeout_s: float | None = None
+    execute_timeout_s: float | None = None
+    restart_limit: int = _RESTART_LIMIT
+    region_bytes: int = _REGION_BYTES
+    is_in_process: bool = False
+
+
+def read_options(source: ModelSource) -> PythonOptions:
+    """Read them.
+
+    Raises:
+        InvalidArgumentError: one is not what it should be; the text names it.
+    """
+    config = source.config
+    restart_limit = read_integer(config, "RESTART_LIMIT")
+    return PythonOptions(
+        environment=_environment(source),
+        start_timeout_s=_setting(source.settings, "stub-timeout-seconds", _START_TIMEOUT_S),
+        initialize_timeout_s=_seconds(read_integer(config, "INITIALIZE_TIMEOUT_MS")),
+        execute_timeout_s=_seconds(read_integer(config, "EXECUTE_TIMEOUT_MS")),
+        restart_limit=_RESTART_LIMIT if restart_limit is None else restart_limit,
+        region_bytes=_setting(source.settings, "shm-region-max-byte-size", _REGION_BYTES),
+        is_in_process=bool(read_boolean(config, "IN_PROCESS")),
+    )
+
+
+def _environment(source: ModelSource) -> Path | None:
+    text = read_text(source.config, "EXECUTION_ENV_PATH")
+    if not text:
+        return None
+    if "://" in text:
+        raise InvalidArgumentError(
+            f"parameter 'EXECUTION_ENV_PATH' of model '{source.name}' must be a path on this "
+            f"machine, got '{text}'"
+        )
+    folder = source.version_directory.parent
+    path = Path(text.replace("$$TRITON_MODEL_DIRECTORY", str(folder)))
+    if not path.exists():
+        raise InvalidArgumentError(
+            f"parameter 'EXECUTION_ENV_PATH' of model '{source.name}': there is no '{path}'"
+        )
+    return path
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if not milliseconds else milliseconds / 1000
+
+
+def _setting(settings: Mapping[str, str], key: str, default: int) -> int:
+    text = settings.get(key)
+    if text is None:
+        return default
+    if not text.isdecimal() or not int(text):
+        raise InvalidArgumentError(
+            f"--backend-config=python,{key} must be a number of at least 1, got '{text}'"
+        )
+    return int(text)
+
+
+def own_interpreter() -> Path:
+    """The interpreter that runs the server."""
+    return Path(sys.executable)

@@ -1,0 +1,1 @@
+"""A folder that the processes of model instances have on their path."""

@@ -1,0 +1,210 @@
+"""What models may ask of the server: other models, the repository, metrics.
+
+Models call from their own threads; everything happens on the loop. A model that waits for another
+one that waits for it would wait for ever, so such a request is refused when it is made.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from naiad.backends.base import OutgoingRequest
+from naiad.backends.custom_metrics import CustomMetrics
+from naiad.engine.cached_executor import CachedExecutor
+from naiad.engine.ensemble import ComposingModels, EnsembleExecutor
+from naiad.engine.executor import Executor
+from naiad.engine.model import Model
+from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnavailableError
+from naiad.inference.request import InferRequest
+from naiad.inference.response import InferResponse
+
+_log = logging.getLogger(__name__)
+
+_Done = Callable[[Any], None]
+
+
+class ServingModels(ComposingModels, Protocol):
+    """What the services ask of the engine; see there."""
+
+    @property
+    def custom_metrics(self) -> CustomMetrics:
+        """Metrics that models define."""
+        ...
+
+    def is_model_ready(self, name: str, version: int) -> bool:
+        """Whether a model serves."""
+        ...
+
+    async def load_model(
+        self, name: str, config_json: str | None, files: Mapping[str, bytes]
+    ) -> None:
+        """Load a model."""
+        ...
+
+    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
+        """Unload a model."""
+        ...
+
+
+class EngineServices:
+    """The services of one engine; made on its loop.
+
+    Args:
+        models: the engine.
+    """
+
+    def __init__(self, models: ServingModels) -> None:
+        self._models = models
+        self._loop = asyncio.get_running_loop()
+        self._targets: dict[InferRequest, Model] = {}
+        # Who takes no other batch until a model has answered.
+        self._waiting: dict[InferRequest, object] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def custom_metrics(self) -> CustomMetrics:
+        """See `ModelServices`."""
+        return self._models.custom_metrics
+
+    def infer(self, outgoing: OutgoingRequest) -> None:
+        """See `ModelServices`."""
+        self._call_soon(self._infer, outgoing)
+
+    def cancel(self, request: InferRequest) -> None:
+        """See `ModelServices`."""
+        self._call_soon(self._cancel, request)
+
+    def load_model(
+        self, name: str, config_json: str | None, files: Mapping[str, bytes], on_done: _Done
+    ) -> None:
+        """See `ModelServices`."""
+        work = self._models.load_model(name, config_json, files)
+        self._call_soon(self._start, work, on_done)
+
+    def unload_model(self, name: str, *, unload_dependents: bool, on_done: _Done) -> None:
+        """See `ModelServices`."""
+        work = self._models.unload_model(name, unload_dependents=unload_dependents)
+        self._call_soon(self._start, work, on_done)
+
+    def is_model_ready(self, name: str, version: int, on_done: _Done) -> None:
+        """See `ModelServices`."""
+        self._call_soon(lambda: on_done(self._models.is_model_ready(name, version)))
+
+    def _call_soon(self, work: Callable[..., None], *given: Any) -> None:
+        self._loop.call_soon_threadsafe(work, *given)
+
+    def _infer(self, outgoing: OutgoingRequest) -> None:
+        request = outgoing.request
+        answer = request.on_response
+
+        def on_response(response: InferResponse) -> None:
+            if response.is_final:
+                self._forget(request)
+            answer(response)
+
+        request.on_response = on_response
+        try:
+            model = self._find(outgoing)
+            self._targets[request] = model
+            if outgoing.waiting is not None:
+                self._waiting[request] = outgoing.waiting
+                self._refuse_circle(model)
+            self._models.infer(model, request)
+        except NaiadError as error:
+            on_response(
+                InferResponse(
+                    outgoing.model_name, outgoing.model_version, request.request_id, (), error
+                )
+            )
+
+    def _find(self, outgoing: OutgoingRequest) -> Model:
+        name = outgoing.model_name
+        try:
+            model = self._models.find(name, outgoing.model_version)
+        except NaiadError as error:
+            raise InternalError(
+                f"Failed for execute the inference request. Model '{name}' is not ready."
+            ) from error
+        if model.signature.is_decoupled and not outgoing.takes_many:
+            raise InvalidArgumentError(
+                f"Model {name} is using the decoupled. The current BLS request call doesn't "
+                "support models using the decoupled transaction policy. Please use "
+                "'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
+                "models.'"
+            )
+        return model
+
+    def _cancel(self, request: InferRequest) -> None:
+        model = self._targets.get(request)
+        if model is None:
+            return
+        self._forget(request)
+        on_response = request.on_response
+        self._models.cancel(model, request)
+        # Whoever waits for the answer, on another thread, must hear that none comes.
+        error = UnavailableError("the request was cancelled")
+        on_response(InferResponse(model.name, model.version, request.request_id, (), error))
+
+    def _forget(self, request: InferRequest) -> None:
+        self._targets.pop(request, None)
+        self._waiting.pop(request, None)
+
+    def _refuse_circle(self, model: Model) -> None:
+        """Refuse a request that could only be answered after itself.
+
+        Raises:
+            UnavailableError: all instances of the model wait, directly or through others, for
+                the model itself.
+        """
+        if self._is_stuck(model, ()):
+            raise UnavailableError(
+                f"the request to model '{model.name}' would wait for ever: each of its instances "
+                "waits for a model that waits for it. Give the model more instances, or don't "
+                "let it ask for itself"
+            )
+
+    def _is_stuck(self, model: Model, above: tuple[Model, ...]) -> bool:
+        if model in above:
+            return True
+        above = (*above, model)
+        executor = model.executor
+        if isinstance(executor, CachedExecutor):
+            executor = executor.executor
+        if isinstance(executor, EnsembleExecutor):
+            return any(self._is_stuck(step, above) for step in self._steps(executor))
+        if not isinstance(executor, Executor):
+            return False
+        instances = executor.request_instances()
+        return bool(instances) and all(
+            any(
+                self._is_stuck(self._targets[request], above)
+                for request, waiting in self._waiting.items()
+                if waiting is instance
+            )
+            for instance in instances
+        )
+
+    def _steps(self, executor: EnsembleExecutor) -> list[Model]:
+        found = []
+        for step in executor.graph.steps:
+            try:
+                found.append(self._models.find(step.model_name, step.model_version))
+            except NaiadError:
+                continue  # the request fails by itself
+        return found
+
+    def _start(self, work: Coroutine[Any, Any, None], on_done: _Done) -> None:
+        task = self._loop.create_task(self._run(work, on_done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, work: Coroutine[Any, Any, None], on_done: _Done) -> None:
+        try:
+            await work
+        except NaiadError as error:
+            on_done(error)
+        except Exception as error:  # noqa: BLE001 - the model that waits must hear of anything
+            on_done(InternalError(f"{type(error).__name__}: {error}"))
+        else:
+            on_done(None)

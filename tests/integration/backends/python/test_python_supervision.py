@@ -1,0 +1,283 @@
+"""Processes that die, hang or do not start: who hears of it, and how the model comes back."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.support.python_models import (
+    Asked,
+    ask,
+    error,
+    floats,
+    serving,
+    texts,
+    value,
+    write_model,
+)
+
+from naiad.engine.engine import Engine, ModelControlMode
+from naiad.inference.states import ModelState
+
+pytestmark = pytest.mark.slow
+
+# Does what the request says.
+OBEDIENT = """
+import os, signal, sys, time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        found = []
+        for r in requests:
+            order = r.inputs()[0].as_numpy()[0].decode()
+            if order == "exit":
+                print("last words", flush=True)
+                os._exit(3)
+            if order == "segfault":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if order == "hang":
+                time.sleep(3600)
+            if order == "sys.exit":
+                sys.exit(4)
+            out = np.array([str(os.getpid())], np.object_)
+            found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out)]))
+        return found
+"""
+
+
+def write_obedient(path: Path, name: str = "m", extra: str = "") -> None:
+    write_model(path, name, OBEDIENT, datatype="TYPE_STRING", extra=extra)
+
+
+async def pid(engine: Engine, name: str = "m") -> int:
+    return int((await value(engine, name, texts("pid")))[0])
+
+
+@pytest.mark.parametrize(
+    ("order", "cause"),
+    [
+        ("exit", "It ended with exit code 3"),
+        ("segfault", "It was ended by signal 11 (SIGSEGV)"),
+    ],
+)
+async def test_the_end_of_a_process_fails_its_requests_and_another_takes_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, order: str, cause: str
+) -> None:
+    write_obedient(tmp_path)
+    async with serving(tmp_path) as engine:
+        first = await pid(engine)
+        text = await error(engine, "m", texts(order))
+        assert text == f"Internal: Stub process 'm_0_0' is not healthy. {cause}"
+        # It waits until the new process is there.
+        assert await pid(engine) != first
+        assert engine.is_model_ready("m")
+    if order == "exit":
+        assert "It last wrote:\nlast words" in caplog.text
+
+
+async def test_sys_exit_is_an_error_like_any_other(tmp_path: Path) -> None:
+    write_obedient(tmp_path)
+    async with serving(tmp_path) as engine:
+        first = await pid(engine)
+        assert (await error(engine, "m", texts("sys.exit"))).endswith("message: SystemExit: 4")
+        assert await pid(engine) == first
+
+
+async def test_requests_survive_kill_9_again_and_again(tmp_path: Path) -> None:
+    write_obedient(tmp_path, extra="instance_group [ { count: 2 kind: KIND_CPU } ]")
+    write_obedient(tmp_path, "other")
+    async with serving(tmp_path) as engine:
+        failures = answers = 0
+
+        async def load() -> None:
+            nonlocal failures, answers
+            while not is_over.is_set():
+                response = await ask(engine, "m", texts("pid"))
+                answers += 1
+                if response.error is not None:
+                    failures += 1
+                    assert "is not healthy" in response.error.message
+                assert (await ask(engine, "other", texts("pid"))).error is None
+
+        is_over = asyncio.Event()
+        clients = [asyncio.create_task(load()) for _ in range(4)]
+        killed: set[int] = set()
+        while len(killed) < 8:
+            victim = await ask(engine, "m", texts("pid"))
+            if victim.error is None:
+                number = int(victim.outputs[0].data[0])
+                if number not in killed:
+                    killed.add(number)
+                    os.kill(number, signal.SIGKILL)
+        is_over.set()
+        await asyncio.wait_for(asyncio.gather(*clients), 30)
+        assert answers > failures
+        assert await pid(engine) not in killed
+        assert engine.find("m").statistics.pending_count == 0
+
+
+async def test_a_model_is_unready_while_none_of_its_processes_lives(tmp_path: Path) -> None:
+    write_obedient(tmp_path)
+    async with serving(tmp_path) as engine:
+        number = await pid(engine)
+        asked = Asked(engine, "m", texts("hang")).send()
+        os.kill(number, signal.SIGKILL)
+        await asked.all()
+        # The new process needs a while: Python and numpy have to start.
+        assert not engine.is_model_ready("m")
+        assert not engine.is_ready()
+        (line,) = await engine.index(ready_only=False)
+        assert line.state is ModelState.UNAVAILABLE
+        assert "signal 9 (SIGKILL)" in line.reason
+        await pid(engine)
+        assert engine.is_model_ready("m")
+        assert engine.is_ready()
+
+
+async def test_a_hanging_execute_is_stopped_in_its_time(tmp_path: Path) -> None:
+    write_obedient(
+        tmp_path,
+        extra='parameters { key: "EXECUTE_TIMEOUT_MS" value { string_value: "300" } }',
+    )
+    async with serving(tmp_path) as engine:
+        first = await pid(engine)
+        text = await error(engine, "m", texts("hang"))
+        assert "did not return within EXECUTE_TIMEOUT_MS (0.3 s)" in text
+        assert await pid(engine) != first
+
+
+async def test_an_instance_is_given_up_after_so_many_starts(tmp_path: Path) -> None:
+    write_model(
+        tmp_path,
+        "m",
+        """
+        import os, pathlib
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                mark = pathlib.Path(args["model_repository"], "mark")
+                if mark.exists():
+                    raise ValueError("only once")
+                mark.touch()
+
+            def execute(self, requests):
+                os._exit(9)
+        """,
+        extra='parameters { key: "RESTART_LIMIT" value { string_value: "2" } }',
+    )
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        await engine.load_model("m", None, {})
+        asked = [Asked(engine, "m", floats(1)).send() for _ in range(3)]
+        for one in asked:
+            (response,) = await one.all()
+            assert response.error is not None
+        # The first one was in the process; the others have waited for the next, in vain.
+        assert "exit code 9" in str(asked[0].responses[0].error)
+        assert "none of its instances lives" in str(asked[2].responses[0].error)
+        with pytest.raises(Exception, match="none of its instances lives"):
+            Asked(engine, "m", floats(1)).send()
+        assert not engine.is_model_ready("m")
+        (line,) = await engine.index(ready_only=False)
+        assert line.state is ModelState.UNAVAILABLE
+        assert line.reason == "given up after 2 starts: ValueError: only once"
+        # A load starts anew, though nothing has changed on disk.
+        (tmp_path / "m" / "mark").unlink()
+        await engine.load_model("m", None, {})
+        assert engine.is_model_ready("m")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import nothing_of_that_name", "No module named 'nothing_of_that_name'"),
+        ("x = (", "SyntaxError"),
+        ("x = 1", "defines no class 'TritonPythonModel'"),
+        (
+            "class TritonPythonModel:\n    def initialize(self, args): raise KeyError('a')",
+            "KeyError: 'a'",
+        ),
+        ("import os\nprint('oh no', flush=True)\nos._exit(5)", "It last wrote:\noh no"),
+    ],
+)
+async def test_what_fails_at_load_is_the_reason_of_the_index(
+    tmp_path: Path, source: str, reason: str
+) -> None:
+    write_model(tmp_path, "m", source)
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        with pytest.raises(Exception, match="load failed for model 'm'"):
+            await engine.load_model("m", None, {})
+        (line,) = await engine.index(ready_only=False)
+        assert line.state is ModelState.UNAVAILABLE
+        assert reason in line.reason
+
+
+async def test_a_missing_model_file_is_said_at_once(tmp_path: Path) -> None:
+    write_obedient(tmp_path)
+    (tmp_path / "m" / "1" / "model.py").unlink()
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        with pytest.raises(Exception, match="Python model file not found in"):
+            await engine.load_model("m", None, {})
+
+
+async def test_an_initialize_that_hangs_is_stopped_in_its_time(tmp_path: Path) -> None:
+    source = "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n"
+    write_model(
+        tmp_path,
+        "m",
+        source + "        time.sleep(3600)",
+        extra='parameters { key: "INITIALIZE_TIMEOUT_MS" value { string_value: "300" } }',
+    )
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        with pytest.raises(Exception, match=r"was not done in time: the limit is 0\.3 s"):
+            await engine.load_model("m", None, {})
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [("nowhere", "there is no '"), ("empty", "has no interpreter"), ("broken", "exit code 1")],
+)
+async def test_a_broken_environment_is_said(tmp_path: Path, environment: str, reason: str) -> None:
+    repository = tmp_path / "repository"
+    folder = tmp_path / environment
+    if environment != "nowhere":
+        (folder / "bin").mkdir(parents=True)
+    if environment == "broken":
+        interpreter = folder / "bin" / "python"
+        interpreter.write_text("#!/bin/sh\nexit 1\n")
+        interpreter.chmod(0o755)
+    write_obedient(
+        repository,
+        extra=f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{folder}" }} }}',
+    )
+    async with serving(repository, ModelControlMode.EXPLICIT) as engine:
+        with pytest.raises(Exception, match=reason):
+            await engine.load_model("m", None, {})
+
+
+async def test_unload_lets_the_model_clean_up_and_ends_its_process(tmp_path: Path) -> None:
+    write_model(
+        tmp_path,
+        "m",
+        """
+        import os, pathlib
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.path = pathlib.Path(args["model_repository"], "finalized")
+
+            def execute(self, requests):
+                out = pb_utils.Tensor("OUT", np.array([os.getpid()], np.float32))
+                return [pb_utils.InferenceResponse([out]) for _ in requests]
+
+            def finalize(self):
+                self.path.touch()
+        """,
+    )
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        await engine.load_model("m", None, {})
+        number = int((await value(engine, "m", floats(0)))[0])
+        await engine.unload_model("m", unload_dependents=False)
+    assert (tmp_path / "m" / "finalized").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
