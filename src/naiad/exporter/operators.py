@@ -1,7 +1,7 @@
 """Operators that have no ONNX form: which one, where in the user's code, and what to do."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from torch.export import ExportedProgram
@@ -24,9 +24,9 @@ def explain_conversion(error: BaseException, program: ExportedProgram) -> str:
     """
     causes = list(_causes(error))
     texts = [str(cause).strip() for cause in causes if str(cause).strip()]
-    place = _find_place(texts, program)
-    where = f" ({place})" if place else ""
     operator = next((found[1] for text in texts if (found := _MISSING.search(text))), "")
+    place = _find_place(texts, operator, program)
+    where = f" ({place})" if place else ""
     if not operator:
         reason = texts[-1].splitlines()[0].rstrip(".") if texts else type(error).__name__
         return (
@@ -53,16 +53,20 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__
 
 
-def _find_place(texts: list[str], program: ExportedProgram) -> str:
+def _find_place(texts: list[str], operator: str, program: ExportedProgram) -> str:
     names = [found[1] for text in texts if (found := _NODE.search(text))]
     if not names:
         return ""
-    node = _find_node(program, names[-1])
+    node = _find_node(program, lambda node: node.name == names[-1])
     if node is None:
         # torch.onnx converts the program with its composed operators taken apart.
-        node = _find_node(program.run_decompositions(), names[-1])
+        node = _find_node(program.run_decompositions(), lambda node: node.name == names[-1])
+    if node is None:
+        # aten.special_bessel_j0 is taken apart into prims.bessel_j0, and only by torch.onnx.
+        word = operator.rpartition(".")[2]
+        node = _find_node(program, lambda node: bool(word) and word in node.name)
     return "" if node is None else find_traced_line(node.meta.get("stack_trace"))
 
 
-def _find_node(program: ExportedProgram, name: str) -> Node | None:
-    return next((node for node in program.graph.nodes if node.name == name), None)
+def _find_node(program: ExportedProgram, is_meant: Callable[[Node], bool]) -> Node | None:
+    return next((node for node in program.graph.nodes if is_meant(node)), None)
