@@ -31,6 +31,13 @@ def test_what_killed_the_recorded_server_is_refused() -> None:
 
 
 @pytest.mark.slow
+def test_the_response_cache_answers_and_counts_as_recorded() -> None:
+    report = compare(Selection(sessions=("cache",)))
+
+    assert {outcome.verdict for outcome in report.outcomes} == {"equal"}, faults(report)
+
+
+@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_every_recorded_answer() -> None:

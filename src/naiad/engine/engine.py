@@ -12,6 +12,7 @@ from naiad.engine.lifecycle import Lifecycle, LoadOptions, ModelEntry, VersionEn
 from naiad.engine.loader import Loader, Override
 from naiad.engine.log_settings import LogSettings
 from naiad.engine.model import Model
+from naiad.engine.response_cache import ResponseCache
 from naiad.engine.shared_memory import SharedMemoryRegions
 from naiad.engine.trace import TraceSettings
 from naiad.engine.validation import validate_request
@@ -66,6 +67,7 @@ class EngineOptions:
         is_readiness_strict: ready only while every model is.
         is_client_shared_memory_allowed: whether clients may register shared memory.
         trace: what is traced at first.
+        response_cache_bytes: for responses of models that ask for it; 0 for no cache.
     """
 
     server_id: str
@@ -77,6 +79,7 @@ class EngineOptions:
     is_readiness_strict: bool = True
     is_client_shared_memory_allowed: bool = False
     trace: TraceSettingValues = field(default_factory=TraceSettingValues)
+    response_cache_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ class Engine:
     Attributes:
         shared_memory: regions that clients registered.
         custom_metrics: those that models define.
+        cache_statistics: of the response cache; None where the options want none.
         traces: which requests are traced; a front end samples them and finishes their traces.
         log_settings: how the server logs.
 
@@ -146,7 +150,10 @@ class Engine:
     ) -> None:
         self._options = options
         self.custom_metrics = CustomMetrics()
-        self._lifecycle = Lifecycle(loader, clock, options.loads, self)
+        size = options.response_cache_bytes
+        cache = ResponseCache(size) if size else None
+        self.cache_statistics = None if cache is None else cache.statistics
+        self._lifecycle = Lifecycle(loader, clock, options.loads, self, cache)
         self._clock = clock
         self._is_started = False
         self._is_draining = False

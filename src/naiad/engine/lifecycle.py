@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
+from weakref import WeakValueDictionary
 
 from naiad.clock import Clock
+from naiad.engine.cached_executor import CachedExecutor
 from naiad.engine.dependencies import (
     DependencyError,
     LoadRound,
@@ -29,10 +31,12 @@ from naiad.engine.loader import (
     NoVersionError,
     Override,
 )
-from naiad.engine.model import Model
+from naiad.engine.model import Model, ModelExecutor
 from naiad.engine.model_services import EngineServices, ServingModels
+from naiad.engine.response_cache import ResponseCache
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
 from naiad.inference.states import ModelState
+from naiad.model_config.signature import ModelSignature
 from naiad.repository.layout import FolderStamp
 from naiad.scheduling.ensemble import EnsembleGraph
 
@@ -86,6 +90,7 @@ class ModelEntry:
     """
 
     __slots__ = (
+        "__weakref__",
         "failure",
         "has_config",
         "is_explicit",
@@ -165,11 +170,18 @@ class Lifecycle:
         clock: of the statistics.
         options: how loads are done.
         models: where ensembles find the models of their steps, and models others.
+        cache: for the responses of models whose config asks for that; None where there is none.
     """
 
     def __init__(
-        self, loader: Loader, clock: Clock, options: LoadOptions, models: ServingModels
+        self,
+        loader: Loader,
+        clock: Clock,
+        options: LoadOptions,
+        models: ServingModels,
+        cache: ResponseCache | None = None,
     ) -> None:
+        self._cache = cache
         self._loader = loader
         self._options = options
         self._threads = ThreadPoolExecutor(options.thread_count, "load")
@@ -178,6 +190,8 @@ class Lifecycle:
         self._waits = Waits()
         self._services: EngineServices | None = None
         self.entries: dict[str, ModelEntry] = {}
+        # Models that were never loaded, while somebody tries: all who do must share one lock.
+        self._newcomers: WeakValueDictionary[str, ModelEntry] = WeakValueDictionary()
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsettled: dict[str, FolderStamp] = {}
 
@@ -215,7 +229,9 @@ class Lifecycle:
         return failures
 
     async def _load(self, name: str, override: Override, loads: LoadRound) -> None:
-        entry = self.entries.get(name) or ModelEntry(name)
+        entry = self.entries.get(name) or self._newcomers.get(name)
+        if entry is None:
+            entry = self._newcomers[name] = ModelEntry(name)
         async with entry.lock:
             stamp = await asyncio.to_thread(self._loader.stamp, name)
             if (
@@ -506,15 +522,39 @@ class Lifecycle:
             item.version,
             item.signature,
             item.labels,
-            executor,
+            self._with_cache(plan, item.version, item.signature, executor),
             item.loaded,
+        )
+
+    def _with_cache(
+        self, plan: ModelPlan, version: int, signature: ModelSignature, executor: ModelExecutor
+    ) -> ModelExecutor:
+        """The executor, behind the response cache where the config says so."""
+        config = plan.config
+        if not config.response_cache.enable:
+            return executor
+        if self._cache is None:
+            _log.warning(
+                "model '%s': its config enables the response cache, and this server has none; "
+                "start it with --cache-config=local,size=BYTES",
+                config.name,
+            )
+            return executor
+        return CachedExecutor(
+            version,
+            signature,
+            executor,
+            self._cache,
+            self._clock,
+            is_order_preserved=config.dynamic_batching.preserve_ordering,
         )
 
     async def _make_ensemble(self, plan: ModelPlan, version: int) -> Model:
         own = await self._in_thread(self._loader.read_labels, plan)
         executor = EnsembleExecutor(version, plan.config, self._models, self._clock)
         labels = self._step_labels(executor.graph) | own
-        return Model(plan.config, version, executor.signature, labels, executor, None)
+        front = self._with_cache(plan, version, executor.signature, executor)
+        return Model(plan.config, version, executor.signature, labels, front, None)
 
     def _step_labels(self, graph: EnsembleGraph) -> dict[str, list[str]]:
         """The labels that the models of the steps have for what they write."""

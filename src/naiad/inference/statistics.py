@@ -76,6 +76,7 @@ class ModelStatistics:
         compute_input, compute_infer, compute_output: answered requests; ns of their batches in
             joining inputs, in the model and in taking its outputs, counted for each request.
         cache_hit, cache_miss: requests that the response cache answered, or looked up in vain.
+        is_cached: the response cache is asked before the model.
         batches: executions by batch size.
         closings: batches by why they took no more requests, in the scheduler's words.
         pending_count: requests that wait in the queue now.
@@ -92,9 +93,34 @@ class ModelStatistics:
     compute_output: DurationStatistic = field(default_factory=DurationStatistic)
     cache_hit: DurationStatistic = field(default_factory=DurationStatistic)
     cache_miss: DurationStatistic = field(default_factory=DurationStatistic)
+    is_cached: bool = False
     batches: dict[int, BatchStatistic] = field(default_factory=dict)
     failures: dict[FailureReason, int] = field(
         default_factory=lambda: dict.fromkeys(FailureReason, 0)
     )
     closings: Counter[str] = field(default_factory=Counter)
     pending_count: int = 0
+
+
+@dataclass(slots=True)
+class CacheStatistics:
+    """Everything counted for the response cache, of all models together.
+
+    Attributes:
+        capacity_bytes: what it may hold.
+        used_bytes: what it holds.
+        entry_count: responses in it.
+        hit_count, miss_count: lookups that found one, or did not.
+        eviction_count: responses dropped for want of room.
+        lookup_ns: in hashing requests and looking them up.
+        insertion_ns: in copying responses into it.
+    """
+
+    capacity_bytes: int
+    used_bytes: int = 0
+    entry_count: int = 0
+    hit_count: int = 0
+    miss_count: int = 0
+    eviction_count: int = 0
+    lookup_ns: int = 0
+    insertion_ns: int = 0

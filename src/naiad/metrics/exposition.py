@@ -14,16 +14,21 @@ from naiad.inference.custom_metrics import (
     MetricReading,
     cumulate,
 )
-from naiad.inference.statistics import ModelStatistics
+from naiad.inference.statistics import CacheStatistics, ModelStatistics
 from naiad.metrics.cpu import MachineMonitor
 from naiad.metrics.families import (
+    BATCH_CLOSED,
+    BATCH_SIZE,
+    CACHE_FAMILIES,
     CPU_MEMORY_TOTAL,
     CPU_MEMORY_USED,
     CPU_UTILIZATION,
     MODEL_FAMILIES,
     Labels,
     MetricFamily,
+    ModelMetricFamily,
     Reading,
+    read_batch_sizes,
 )
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -61,6 +66,7 @@ class MetricsRenderer:
         list_models: the models that serve now.
         machine: for the CPU metrics; None leaves these out.
         read_custom: the metrics that models have defined.
+        cache: of the response cache; None where there is none.
     """
 
     def __init__(
@@ -68,9 +74,11 @@ class MetricsRenderer:
         list_models: Callable[[], Iterable[MeasuredModel]],
         machine: MachineMonitor | None = None,
         read_custom: Callable[[], Iterable[FamilyReading]] | None = None,
+        cache: CacheStatistics | None = None,
     ) -> None:
         self._list_models = list_models
         self._machine = machine
+        self._cache = cache
         self._read_custom = read_custom
 
     def render(self) -> bytes:
@@ -78,12 +86,7 @@ class MetricsRenderer:
         models = [(_labels_of(model), model.statistics) for model in self._list_models()]
         lines: list[str] = []
         for family in MODEL_FAMILIES:
-            readings = (
-                ({**labels, **extra}, value)
-                for labels, statistics in models
-                for extra, value in family.read(statistics)
-            )
-            lines.extend(_render_family(family, readings))
+            lines.extend(_render_model_family(family, models))
         if self._machine is not None:
             usage = self._machine.read()
             for machine_family, value in (
@@ -92,6 +95,12 @@ class MetricsRenderer:
                 (CPU_MEMORY_USED, usage.memory.used_bytes),
             ):
                 lines.extend(_render_family(machine_family, [({}, value)]))
+        if self._cache is not None:
+            for cache_family in CACHE_FAMILIES:
+                value = cache_family.read(self._cache)
+                lines.extend(_render_family(cache_family, [({}, value)]))
+        lines.extend(_render_batch_sizes(models))
+        lines.extend(_render_model_family(BATCH_CLOSED, models))
         if self._read_custom is not None:
             for reading in self._read_custom():
                 lines.extend(_render_custom(reading))
@@ -103,6 +112,25 @@ def _labels_of(model: MeasuredModel) -> Labels:
     # The underscore is Triton's; it keeps tags apart from labels that a later version adds.
     tags = {f"_{_NOT_IN_NAMES.sub('_', key)}": value for key, value in model.metric_tags.items()}
     return {**tags, "model": model.name, "version": str(model.version)}
+
+
+def _render_model_family(
+    family: ModelMetricFamily, models: Iterable[tuple[Labels, ModelStatistics]]
+) -> Iterator[str]:
+    readings = [
+        ({**labels, **extra}, value)
+        for labels, statistics in models
+        for extra, value in family.read(statistics)
+    ]
+    if readings or not family.is_optional:
+        yield from _render_family(family, readings)
+
+
+def _render_batch_sizes(models: Iterable[tuple[Labels, ModelStatistics]]) -> Iterator[str]:
+    yield from _render_family(BATCH_SIZE, ())
+    for labels, statistics in models:
+        for suffix, extra, value in read_batch_sizes(statistics):
+            yield f"{BATCH_SIZE.name}{suffix}{_format_labels({**labels, **extra})} {value}"
 
 
 def _render_family(family: MetricFamily, readings: Iterable[Reading]) -> Iterator[str]:

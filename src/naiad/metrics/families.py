@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from naiad.inference.statistics import FailureReason, ModelStatistics
+from naiad.inference.statistics import CacheStatistics, FailureReason, ModelStatistics
 
 Labels = Mapping[str, str]
 Reading = tuple[Labels, int | float]
 _NO_LABELS: Final[Labels] = {}
+# Powers of two, as preferred batch sizes mostly are.
+BATCH_SIZE_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class MetricType(StrEnum):
@@ -21,6 +23,7 @@ class MetricType(StrEnum):
 
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,11 @@ class ModelMetricFamily(MetricFamily):
 
     Attributes:
         read: its values, each with the labels that it has besides the model's own.
+        is_optional: it isn't mentioned while no model has it.
     """
 
     read: Callable[[ModelStatistics], Iterator[Reading]]
+    is_optional: bool = False
 
 
 def _value(get: Callable[[ModelStatistics], int]) -> Callable[[ModelStatistics], Iterator[Reading]]:
@@ -57,6 +62,35 @@ def _failures(statistics: ModelStatistics) -> Iterator[Reading]:
 
 def _us(ns: int) -> int:
     return ns // 1000
+
+
+def _cached(
+    get: Callable[[ModelStatistics], int],
+) -> Callable[[ModelStatistics], Iterator[Reading]]:
+    """A reader for models that the response cache serves; others have no such series."""
+
+    def read(statistics: ModelStatistics) -> Iterator[Reading]:
+        if statistics.is_cached:
+            yield _NO_LABELS, get(statistics)
+
+    return read
+
+
+def _closings(statistics: ModelStatistics) -> Iterator[Reading]:
+    for reason, count in sorted(statistics.closings.items()):
+        yield {"reason": reason}, count
+
+
+def read_batch_sizes(statistics: ModelStatistics) -> Iterator[tuple[str, Labels, int]]:
+    """The series of `BATCH_SIZE`: what their names end in, their own labels and values."""
+    counts = {size: batch.compute_infer.count for size, batch in statistics.batches.items()}
+    total = sum(counts.values())
+    for bound in BATCH_SIZE_BOUNDS:
+        held = sum(count for size, count in counts.items() if size <= bound)
+        yield "_bucket", {"le": str(bound)}, held
+    yield "_bucket", {"le": "+Inf"}, total
+    yield "_sum", _NO_LABELS, sum(size * count for size, count in counts.items())
+    yield "_count", _NO_LABELS, total
 
 
 MODEL_FAMILIES: Final = (
@@ -116,11 +150,52 @@ MODEL_FAMILIES: Final = (
         _value(lambda statistics: _us(statistics.compute_output.ns)),
     ),
     ModelMetricFamily(
+        "nv_cache_num_hits_per_model",
+        "Number of cache hits per model",
+        MetricType.COUNTER,
+        _cached(lambda statistics: statistics.cache_hit.count),
+        is_optional=True,
+    ),
+    ModelMetricFamily(
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        MetricType.COUNTER,
+        _cached(lambda statistics: _us(statistics.cache_hit.ns)),
+        is_optional=True,
+    ),
+    ModelMetricFamily(
+        "nv_cache_num_misses_per_model",
+        "Number of cache misses per model",
+        MetricType.COUNTER,
+        _cached(lambda statistics: statistics.cache_miss.count),
+        is_optional=True,
+    ),
+    ModelMetricFamily(
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
+        MetricType.COUNTER,
+        _cached(lambda statistics: _us(statistics.cache_miss.ns)),
+        is_optional=True,
+    ),
+    ModelMetricFamily(
         "nv_inference_pending_request_count",
         "Instantaneous number of pending requests awaiting execution per-model.",
         MetricType.GAUGE,
         _value(lambda statistics: statistics.pending_count),
     ),
+)
+
+# What Triton doesn't show of its batching; ours, so with our name in front.
+BATCH_CLOSED: Final = ModelMetricFamily(
+    "naiad_batch_closed_total",
+    "Number of batches formed, by the reason why a batch took no more requests",
+    MetricType.COUNTER,
+    _closings,
+)
+BATCH_SIZE: Final = MetricFamily(
+    "naiad_batch_size",
+    "Rows in each execution of the model",
+    MetricType.HISTOGRAM,
 )
 
 CPU_UTILIZATION: Final = MetricFamily(
@@ -131,4 +206,67 @@ CPU_MEMORY_TOTAL: Final = MetricFamily(
 )
 CPU_MEMORY_USED: Final = MetricFamily(
     "nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", MetricType.GAUGE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheMetricFamily(MetricFamily):
+    """A metric of the response cache.
+
+    Attributes:
+        read: its value.
+    """
+
+    read: Callable[[CacheStatistics], int | float]
+
+
+CACHE_FAMILIES: Final = (
+    CacheMetricFamily(
+        "nv_cache_util",
+        "Cache utilization [0.0 - 1.0]",
+        MetricType.GAUGE,
+        lambda statistics: statistics.used_bytes / statistics.capacity_bytes,
+    ),
+    CacheMetricFamily(
+        "nv_cache_num_entries",
+        "Number of responses stored in response cache",
+        MetricType.GAUGE,
+        lambda statistics: statistics.entry_count,
+    ),
+    CacheMetricFamily(
+        "nv_cache_num_hits",
+        "Number of cache hits in response cache",
+        MetricType.GAUGE,
+        lambda statistics: statistics.hit_count,
+    ),
+    CacheMetricFamily(
+        "nv_cache_num_misses",
+        "Number of cache misses in response cache",
+        MetricType.GAUGE,
+        lambda statistics: statistics.miss_count,
+    ),
+    CacheMetricFamily(
+        "nv_cache_num_lookups",
+        "Number of cache lookups in response cache",
+        MetricType.GAUGE,
+        lambda statistics: statistics.hit_count + statistics.miss_count,
+    ),
+    CacheMetricFamily(
+        "nv_cache_num_evictions",
+        "Number of cache evictions in response cache",
+        MetricType.GAUGE,
+        lambda statistics: statistics.eviction_count,
+    ),
+    CacheMetricFamily(
+        "nv_cache_lookup_duration",
+        "Total cache lookup duration (hit and miss), in microseconds",
+        MetricType.GAUGE,
+        lambda statistics: _us(statistics.lookup_ns),
+    ),
+    CacheMetricFamily(
+        "nv_cache_insertion_duration",
+        "Total cache insertion duration, in microseconds",
+        MetricType.GAUGE,
+        lambda statistics: _us(statistics.insertion_ns),
+    ),
 )

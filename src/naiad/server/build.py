@@ -137,6 +137,7 @@ def _engine_options(settings: Settings) -> EngineOptions:
         is_readiness_strict=settings.strict_readiness,
         is_client_shared_memory_allowed=settings.allow_client_shm,
         trace=settings.trace_values(),
+        response_cache_bytes=settings.cache_config,
     )
 
 
@@ -233,7 +234,10 @@ def _build_metrics(settings: Settings, engine: Engine, clock: Clock) -> MetricsS
     if not settings.allow_metrics:
         return None
     renderer = MetricsRenderer(
-        lambda: _measure(engine), _build_monitor(settings, clock), engine.custom_metrics.read
+        lambda: _measure(engine),
+        _build_monitor(settings, clock),
+        engine.custom_metrics.read,
+        cache=engine.cache_statistics,
     )
     address = settings.metrics_address or settings.http_address
     return MetricsServer(renderer.render, MetricsOptions(address, settings.metrics_port))

@@ -29,9 +29,7 @@ _NAMES: Final = {
     Group.BACKEND: ("backend-directory",),
     Group.CACHE: (
         "repoagent-directory",
-        "cache-config",
         "cache-directory",
-        "response-cache-byte-size",
     ),
     Group.RATE_LIMITER: ("rate-limit", "rate-limit-resource"),
     Group.MEMORY: (

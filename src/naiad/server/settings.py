@@ -28,6 +28,7 @@ from naiad.protocol.forwarded_headers import compile_forward_pattern
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.protocol.trace_setting import TraceSettingValues
 from naiad.repository.storage_location import ENVIRONMENT_NAMES, is_storage_url
+from naiad.server.cache_option import parse_cache_config
 from naiad.server.inert import INERT_OPTIONS
 from naiad.server.option import (
     ENVIRONMENT_SEPARATOR,
@@ -728,6 +729,17 @@ class Settings:
             Group.MEMORY,
         ),
     ] = GpuFallback.ERROR
+    cache_config: Annotated[
+        int,
+        Option(
+            "cache-config",
+            parse_cache_config,
+            "local,size=BYTES",
+            "Keep responses of models whose config enables response_cache, up to this size.",
+            Group.CACHE,
+            deprecated_aliases=("response-cache-byte-size",),
+        ),
+    ] = 0
     request_memory_byte_size: Annotated[
         int,
         Option(

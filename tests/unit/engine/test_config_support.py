@@ -32,14 +32,10 @@ def test_what_changes_nothing_is_listed() -> None:
     config = parse_config(
         "dynamic_batching { priority_levels: 2 default_queue_policy { max_queue_size: 4 } "
         "priority_queue_policy { key: 1 value { } } preserve_ordering: true } "
-        "response_cache { enable: true } "
         "instance_group { rate_limiter { priority: 1 } }",
         "text",
     )
-    assert ignored_settings(config) == [
-        "response_cache",
-        "instance_group.rate_limiter",
-    ]
+    assert ignored_settings(config) == ["instance_group.rate_limiter"]
     ensemble = parse_config(
         'input { name: "X" allow_ragged_batch: true } '
         "ensemble_scheduling { max_inflight_requests: 3 }",
@@ -57,7 +53,11 @@ def test_a_load_says_what_it_does_not_act_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     builder = RepositoryBuilder(tmp_path)
-    builder.add_model("m", f'backend: "identity" response_cache {{ enable: true }}{TENSORS}')
+    builder.add_model(
+        "m", f'backend: "identity" instance_group {{ rate_limiter {{ priority: 2 }} }}{TENSORS}'
+    )
     loader = Loader(LoaderOptions((tmp_path,)), BackendRegistry())
     loader.complete(loader.plan("m", Override()))
-    assert caplog.messages == ["model 'm': this release does not act on response_cache yet"]
+    assert caplog.messages == [
+        "model 'm': this release does not act on instance_group.rate_limiter yet"
+    ]

@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from naiad.inference.statistics import FailureReason, ModelStatistics
+from naiad.inference.statistics import (
+    BatchStatistic,
+    CacheStatistics,
+    FailureReason,
+    ModelStatistics,
+)
 from naiad.metrics.cpu import MachineMonitor
 from naiad.metrics.exposition import MetricsRenderer
 
-RECORDED = Path(__file__).parents[2] / "conformance" / "recorded" / "metrics_after.txt"
+RECORDED = Path(__file__).parents[2] / "conformance" / "recorded"
 # Naiad pins no memory, so it has no pool to report.
 NOT_OURS = ("nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes")
 PROC = {
@@ -46,16 +51,22 @@ def series_of(lines: list[str]) -> set[str]:
     return {line.rpartition(" ")[0] for line in lines if not line.startswith("#")}
 
 
-def recorded_lines() -> list[str]:
+def without_ours(lines: list[str]) -> list[str]:
+    """Without the metrics that Triton doesn't have."""
+    return [line for line in lines if "naiad_" not in line]
+
+
+def recorded_lines(name: str = "metrics_after.txt") -> list[str]:
     return [
         line
-        for line in RECORDED.read_text().splitlines()
+        for line in (RECORDED / name).read_text().splitlines()
         if not line.startswith("# golden") and not any(name in line for name in NOT_OURS)
     ]
 
 
 def test_headers_are_tritons_in_its_order() -> None:
-    ours = [line for line in render(with_machine=True) if line.startswith("#")]
+    lines = without_ours(render(with_machine=True))
+    ours = [line for line in lines if line.startswith("#")]
     assert ours == [line for line in recorded_lines() if line.startswith("#")]
 
 
@@ -68,7 +79,7 @@ def test_series_are_tritons() -> None:
         if (match := pattern.fullmatch(series))
     ]
     assert len(models) == 13
-    ours = series_of(render(*models, with_machine=True))
+    ours = series_of(without_ours(render(*models, with_machine=True)))
     # This model was unloaded. Triton keeps its failures on show, with us all its series go.
     assert theirs - ours == {
         f'nv_inference_request_failure{{model="fixed4",reason="{reason}",version="1"}}'
@@ -115,3 +126,60 @@ def test_machine_metrics() -> None:
     assert "nv_cpu_memory_total_bytes 2097152" in lines
     assert "nv_cpu_memory_used_bytes 1572864" in lines
     assert not [line for line in render() if "nv_cpu" in line]
+
+
+def cached_model(name: str, hits: int, misses: int) -> Model:
+    model = Model(name)
+    model.statistics.is_cached = True
+    model.statistics.cache_hit.add(hits * 2000, hits)
+    model.statistics.cache_miss.add(misses * 3000, misses)
+    return model
+
+
+def test_metrics_of_a_response_cache_are_tritons() -> None:
+    models = [cached_model("cached", 4, 2), Model("cached_off"), cached_model("cached_dyn", 1, 1)]
+    machine = MachineMonitor(StoppedClock(), 1, PROC.__getitem__)
+    cache = CacheStatistics(1000, used_bytes=250, entry_count=3, hit_count=5, miss_count=3)
+    text = MetricsRenderer(lambda: models, machine, cache=cache).render().decode()
+    ours = without_ours(text.splitlines())
+    theirs = recorded_lines("metrics_after_cache.txt")
+    assert [line for line in ours if line.startswith("#")] == [
+        line for line in theirs if line.startswith("#")
+    ]
+    assert series_of(ours) == series_of(theirs)
+    for line in theirs:
+        if line.startswith("nv_cache_num") and "model=" in line:
+            assert line in ours
+    labels = '{model="cached",version="1"}'
+    assert f"nv_cache_hit_duration_per_model{labels} 8" in ours
+    assert f"nv_cache_miss_duration_per_model{labels} 6" in ours
+    assert "nv_cache_util 0.25" in ours
+    assert "nv_cache_num_lookups 8" in ours
+
+
+def test_batch_sizes_are_a_histogram() -> None:
+    model = Model("m")
+    for size, count in ((1, 5), (3, 2), (2000, 1)):
+        batch = model.statistics.batches[size] = BatchStatistic()
+        batch.compute_infer.add(1, count)
+    text = MetricsRenderer(lambda: [model]).render().decode()
+    family = next(f for f in text_string_to_metric_families(text) if f.name == "naiad_batch_size")
+    assert family.type == "histogram"
+    buckets = {
+        sample.labels["le"]: sample.value
+        for sample in family.samples
+        if sample.name.endswith("_bucket")
+    }
+    assert [buckets[bound] for bound in ("1", "2", "4", "1024", "+Inf")] == [5, 5, 7, 7, 8]
+    rest = {sample.name: sample.value for sample in family.samples if "le" not in sample.labels}
+    assert rest == {"naiad_batch_size_sum": 2011, "naiad_batch_size_count": 8}
+
+
+def test_batches_are_counted_by_why_they_were_closed() -> None:
+    model = Model("m", 2)
+    model.statistics.closings["full"] += 3
+    model.statistics.closings["queue_empty"] += 1
+    lines = render(model)
+    assert "# TYPE naiad_batch_closed_total counter" in lines
+    assert 'naiad_batch_closed_total{model="m",reason="full",version="2"} 3' in lines
+    assert 'naiad_batch_closed_total{model="m",reason="queue_empty",version="2"} 1' in lines

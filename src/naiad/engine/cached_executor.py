@@ -1,0 +1,360 @@
+"""Requests on their way past the response cache.
+
+Small requests are looked up at once. Those whose inputs take longer to hash are hashed by a
+thread and queued afterwards, and large answers are copied by a thread before they are given, so
+that no step holds the loop for long.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from naiad.clock import Clock
+from naiad.engine.model import ModelExecutor
+from naiad.engine.response_cache import (
+    INLINE_BYTES,
+    CachedResponse,
+    CacheKey,
+    RequestKeys,
+    ResponseCache,
+    entry_bytes,
+    is_cacheable,
+    own_inputs,
+    value_bytes,
+)
+from naiad.engine.warmup import WarmupSample
+from naiad.errors import NaiadError
+from naiad.inference.request import InferRequest, ResponseCallback
+from naiad.inference.response import InferResponse
+from naiad.inference.statistics import FailureReason
+from naiad.inference.tensor import Tensor
+from naiad.inference.trace import Trace, TraceLevel
+from naiad.model_config.signature import ModelSignature
+
+_log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+_Prepared = tuple[CacheKey, dict[str, Tensor]]
+
+
+class CachedExecutor:
+    """Answers requests from the response cache, or lets the model do it and keeps its answer.
+
+    Belongs to the event loop. An answer is kept if it has no error and is the only one.
+
+    Args:
+        version: of the model.
+        signature: of the model; not one that is decoupled or has sequences.
+        executor: runs what the cache doesn't know.
+        cache: shared with other models.
+        clock: of the statistics; the executor's.
+        is_order_preserved: answers are given in the order of the requests, hits too.
+
+    Attributes:
+        executor: the same.
+    """
+
+    def __init__(
+        self,
+        version: int,
+        signature: ModelSignature,
+        executor: ModelExecutor,
+        cache: ResponseCache,
+        clock: Clock,
+        *,
+        is_order_preserved: bool = False,
+    ) -> None:
+        self.executor = executor
+        self.statistics = executor.statistics
+        self.statistics.is_cached = True
+        self._name = signature.name
+        self._version = version
+        self._cache = cache
+        self._clock = clock
+        self._keys = RequestKeys(
+            signature.name, version, cache.next_generation(), signature.outputs
+        )
+        self._loop = asyncio.get_running_loop()
+        # Requests that are being hashed, or have a hit that is about to be given.
+        self._held: set[InferRequest] = set()
+        # Requests that are not answered, in the order they came, with the answer once it is there.
+        self._in_order: dict[InferRequest, InferResponse | None] | None = (
+            {} if is_order_preserved else None
+        )
+        self._unsettled_count = 0
+        self._is_settled = asyncio.Event()
+        self._is_settled.set()
+
+    def submit(self, request: InferRequest) -> None:
+        """Look a validated request up, and queue it unless it is found.
+
+        Raises:
+            NaiadError: it is refused.
+        """
+        if self._in_order is not None:
+            self._in_order[request] = None
+        inputs = request.inputs.values()
+        if not is_cacheable(inputs):
+            self._run(request, None)
+            return
+        request.queued_ns = self._clock.now_ns()
+        if value_bytes(inputs) <= INLINE_BYTES:
+            found, key = self._look_up(request, self._prepare(request))
+            if found is None:
+                self._run(request, key)
+            else:
+                # Nobody is called back within `submit`.
+                self._hold(request)
+                self._loop.call_soon(self._answer, request, found)
+            return
+        self._hold(request)
+        self._in_thread(lambda: self._prepare(request), lambda made: self._resume(request, made))
+
+    def cancel(self, request: InferRequest) -> None:
+        """The caller went away: no response follows."""
+        if request in self._held:
+            request.is_cancelled = True
+            self._release(request)
+            self._count_failure(request, FailureReason.CANCELED)
+        else:
+            self.executor.cancel(request)
+        self._leave_order(request)
+
+    def problem(self) -> str:
+        """Why the model can't run although it is loaded."""
+        return self.executor.problem()
+
+    async def warm_up(self, samples: Sequence[WarmupSample]) -> None:
+        """Run samples, none of them from the cache."""
+        await self.executor.warm_up(samples)
+
+    async def drain(self) -> None:
+        """Refuse new requests and wait until the accepted ones are answered."""
+        await self._is_settled.wait()
+        await self.executor.drain()
+        await self._is_settled.wait()
+
+    async def close(self) -> None:
+        """Free what runs the model; the cache drops its answers as others need the room."""
+        await self.executor.close()
+
+    def take(self, miss: "_Miss", response: InferResponse) -> None:
+        """The model answered."""
+        request, key = miss.request, miss.key
+        if not response.is_final:
+            # One of several: none is kept.
+            miss.key = None
+            miss.on_client_response(response)
+            return
+        request.on_response = miss.on_client_response
+        if key is None or not self._is_kept(response):
+            self._give(request, response)
+            return
+        start_ns = self._clock.now_ns()
+        if value_bytes(response.outputs) <= INLINE_BYTES:
+            self._insert(key, CachedResponse(response.outputs, response.parameters), start_ns)
+            self._give(request, response)
+            return
+
+        def finish(kept: CachedResponse | None) -> None:
+            if kept is not None:
+                self._insert(key, kept, start_ns)
+            self._give(request, response)
+
+        # Before it is given: afterwards, the memory of the outputs may be used again.
+        self._in_thread(lambda: CachedResponse(response.outputs, response.parameters), finish)
+
+    def _prepare(self, request: InferRequest) -> _Prepared:
+        """The request's key, and its inputs as they were hashed; may run in a thread."""
+        inputs = own_inputs(request.inputs)
+        return self._keys.make(request, inputs), inputs
+
+    def _look_up(
+        self, request: InferRequest, prepared: _Prepared
+    ) -> tuple[CachedResponse | None, CacheKey]:
+        key, request.inputs = prepared
+        found = self._cache.find(key)
+        passed_ns = self._clock.now_ns() - request.queued_ns
+        self._cache.statistics.lookup_ns += passed_ns
+        statistic = self.statistics.cache_miss if found is None else self.statistics.cache_hit
+        statistic.add(passed_ns)
+        return found, key
+
+    def _resume(self, request: InferRequest, prepared: _Prepared | None) -> None:
+        """Go on with a request that a thread hashed; without a key where it could not."""
+        if request.is_cancelled:
+            return
+        if prepared is None:
+            found, key = None, None
+        else:
+            found, key = self._look_up(request, prepared)
+        if found is not None:
+            self._answer(request, found)
+            return
+        self._release(request)
+        try:
+            self._run(request, key)
+        except NaiadError as error:
+            self._give(
+                request, InferResponse(self._name, self._version, request.request_id, (), error)
+            )
+
+    def _run(self, request: InferRequest, key: CacheKey | None) -> None:
+        on_response = request.on_response
+        request.on_response = _Miss(self, request, key, on_response).on_response
+        try:
+            self.executor.submit(request)
+        except NaiadError:
+            request.on_response = on_response
+            self._leave_order(request)
+            raise
+
+    def _answer(self, request: InferRequest, found: CachedResponse) -> None:
+        if request.is_cancelled:
+            return
+        self._release(request)
+        now_ns = self._clock.now_ns()
+        statistics = self.statistics
+        statistics.success.add(now_ns - (request.received_ns or request.queued_ns))
+        # It goes past the queue, and counts there as one that didn't wait.
+        statistics.queue.add(0)
+        statistics.last_inference_ms = self._clock.wall_ns() // 1_000_000
+        if request.trace is not None:
+            _record(request.trace, request, found, now_ns)
+        response = InferResponse(self._name, self._version, request.request_id, found.outputs)
+        response.parameters = dict(found.parameters) if found.parameters else None
+        self._give(request, response)
+
+    def _is_kept(self, response: InferResponse) -> bool:
+        """Whether a final response is one to keep, and small enough."""
+        outputs = response.outputs
+        return (
+            response.error is None
+            and is_cacheable(outputs)
+            and self._cache.takes(entry_bytes(outputs))
+        )
+
+    def _insert(self, key: CacheKey, kept: CachedResponse, start_ns: int) -> None:
+        self._cache.insert(key, kept)
+        passed_ns = self._clock.now_ns() - start_ns
+        self._cache.statistics.insertion_ns += passed_ns
+        # Triton's duration of a miss is that of the lookup and of the insertion.
+        self.statistics.cache_miss.add(passed_ns, 0)
+
+    def _in_thread(
+        self, work: Callable[[], _Result], then: Callable[[_Result | None], None]
+    ) -> None:
+        """Do what takes long beside the loop, then go on with its result, None if it failed."""
+        self._begin()
+
+        def finish(done: "asyncio.Future[_Result]") -> None:
+            self._end()
+            error = done.exception()
+            if error is not None:
+                _log.error("model '%s': the response cache is passed over: %r", self._name, error)
+                then(None)
+            else:
+                then(done.result())
+
+        self._loop.run_in_executor(None, work).add_done_callback(finish)
+
+    def _hold(self, request: InferRequest) -> None:
+        self._held.add(request)
+        self._begin()
+
+    def _release(self, request: InferRequest) -> None:
+        self._held.discard(request)
+        self._end()
+
+    def _begin(self) -> None:
+        self._unsettled_count += 1
+        self._is_settled.clear()
+
+    def _end(self) -> None:
+        self._unsettled_count -= 1
+        if not self._unsettled_count:
+            self._is_settled.set()
+
+    def _give(self, request: InferRequest, response: InferResponse) -> None:
+        """Answer a request, or let the answer wait for those before it."""
+        waiting = self._in_order
+        if waiting is None or request not in waiting:
+            _respond(request, response)
+            return
+        waiting[request] = response
+        self._give_ready(waiting)
+
+    def _give_ready(self, waiting: "dict[InferRequest, InferResponse | None]") -> None:
+        while waiting:
+            request, response = next(iter(waiting.items()))
+            if response is None:
+                return
+            del waiting[request]
+            _respond(request, response)
+
+    def _leave_order(self, request: InferRequest) -> None:
+        if self._in_order is not None and request in self._in_order:
+            del self._in_order[request]
+            self._give_ready(self._in_order)
+
+    def _count_failure(self, request: InferRequest, reason: FailureReason) -> None:
+        now_ns = self._clock.now_ns()
+        self.statistics.fail.add(now_ns - (request.received_ns or request.queued_ns))
+        self.statistics.failures[reason] += 1
+
+
+class _Miss:
+    """A request that the model runs.
+
+    Attributes:
+        request: the same.
+        key: where its answer is kept; None where it isn't.
+        on_client_response: the callback of who asked.
+    """
+
+    __slots__ = ("_executor", "key", "on_client_response", "request")
+
+    def __init__(
+        self,
+        executor: CachedExecutor,
+        request: InferRequest,
+        key: CacheKey | None,
+        on_client_response: ResponseCallback,
+    ) -> None:
+        self._executor = executor
+        self.request = request
+        self.key = key
+        self.on_client_response = on_client_response
+
+    def on_response(self, response: InferResponse) -> None:
+        """The model's executor calls this in place of the client's callback."""
+        self._executor.take(self, response)
+
+
+def _ignore(response: InferResponse) -> None:
+    """In place of a callback that was called, so that no ring keeps the tensors."""
+
+
+def _respond(request: InferRequest, response: InferResponse) -> None:
+    on_response, request.on_response = request.on_response, _ignore
+    if request.is_cancelled:
+        return
+    try:
+        on_response(response)
+    except Exception:  # noqa: BLE001 - the answers behind it must be given
+        _log.exception("the answer to request '%s' could not be delivered", request.request_id)
+
+
+def _record(trace: Trace, request: InferRequest, found: CachedResponse, now_ns: int) -> None:
+    trace.stamp("REQUEST_START", request.queued_ns)
+    trace.stamp("QUEUE_START", request.queued_ns)
+    trace.stamp("CACHE_HIT_LOOKUP_START", request.queued_ns)
+    trace.stamp("CACHE_HIT_LOOKUP_END", now_ns)
+    trace.stamp("INFER_RESPONSE_COMPLETE", now_ns)
+    trace.stamp("REQUEST_END", now_ns)
+    if TraceLevel.TENSORS in trace.level:
+        for tensor in request.inputs.values():
+            trace.add_tensor("TENSOR_QUEUE_INPUT", tensor)
+        for tensor in found.outputs:
+            trace.add_tensor("TENSOR_BACKEND_OUTPUT", tensor)
