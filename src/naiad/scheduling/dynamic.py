@@ -102,7 +102,11 @@ class DynamicBatcher:
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Append to the queue; its wait counts from ``now_ns``."""
-        self._queue.push(request, now_ns)
+        queue = self._queue
+        queue.push(request, now_ns)
+        if queue.has_delayed:
+            # It goes before those past their timeout, which may be in a batch already.
+            self._forget_formed()
 
     def take(self, now_ns: int) -> Batch | None:
         """The next batch, or None while nothing is there or it pays to wait."""

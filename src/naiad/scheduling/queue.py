@@ -215,6 +215,11 @@ class RequestQueue:
             queue for level in self._order for queue in (level.waiting, level.delayed)
         )
 
+    @property
+    def has_delayed(self) -> bool:
+        """Whether requests past their timeout wait, which one that comes now goes before."""
+        return self._plain is None and any(level.delayed for level in self._order)
+
     def tail(self, start: int) -> Iterator[InferRequest]:
         """The requests from position ``start`` on."""
         return islice(self, start, None) if start else iter(self)

@@ -8,6 +8,7 @@ from tests.support.requests import rows_request
 from naiad.inference.request import InferRequest
 from naiad.scheduling.default import DefaultScheduler
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
+from naiad.scheduling.queue import QueuePolicy, QueueRules, TimeoutAction
 from naiad.scheduling.scheduler import BatchClose, Scheduler
 
 MS = 1_000_000
@@ -171,3 +172,23 @@ def test_a_removed_request_does_not_run(scheduler: Scheduler) -> None:
     assert batch is not None
     assert batch.requests == [kept]
     assert scheduler.take(0) is None
+
+
+def test_a_request_that_goes_before_delayed_ones_does_not_take_their_place_in_a_batch() -> None:
+    policy = QueuePolicy(TimeoutAction.DELAY, default_timeout_ns=100)
+    scheduler = DynamicBatcher(BatcherRules(4, (2,)), QueueRules(default_policy=policy))
+    late = [rows_request(1, "late") for _ in range(6)]
+    for request in late:
+        scheduler.offer(request, 0)
+    assert not scheduler.expire(100)
+    first = scheduler.take(100)  # and the next ones are formed
+    assert first is not None
+    early = rows_request(3, "early")
+    scheduler.offer(early, 100)
+    second = scheduler.take(100)
+    assert second is not None
+    assert second.requests == [early]
+    rest = []
+    while (batch := scheduler.take(100)) is not None:
+        rest += batch.requests
+    assert first.requests + rest == late
