@@ -697,6 +697,48 @@ async def test_a_client_that_closed_its_sending_half_gets_its_answer() -> None:
         assert not run.engine.cancelled
 
 
+@pytest.mark.parametrize(
+    "rest", [b"", b"GET /v2 HT", b"POST /v2 HTTP/1.1\r\nContent-Length: 9\r\n\r\n"]
+)
+async def test_what_was_sent_ahead_of_a_closed_half_is_answered(rest: bytes) -> None:
+    async with running() as run:
+        client = await held_request(run)
+        client.request("POST", INFER, infer_body(2.0))
+        client.request("GET", "/v2/health/live")
+        client.request("POST", INFER, infer_body(3.0))
+        client.send(rest)
+        client.writer.write_eof()
+        assert await client.head() == (100, {})  # so the end of its half has been seen
+        run.engine.holds = False
+        run.engine.release()
+        assert (await client.answer())[2] == answered(1.0)
+        assert (await client.answer())[2] == answered(2.0)
+        assert (await client.answer())[2] == b""
+        assert (await client.answer())[2] == answered(3.0)
+        assert await client.closed()
+
+
+async def test_a_long_pipeline_and_a_closed_half() -> None:
+    count = 1000
+    async with running() as run:
+        client = await run.connect()
+        for _ in range(count):
+            client.request("GET", "/v2/health/live")
+        client.writer.write_eof()
+        for _ in range(count):
+            assert (await client.answer())[0] == 200
+        assert await client.closed()
+
+
+async def test_a_length_of_nothing_but_zeros() -> None:
+    async with running() as run:
+        client = await run.connect()
+        client.send(b"GET /v2/health/live HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % (b"0" * 5000))
+        client.request("GET", "/v2/health/live")
+        for _ in range(2):
+            assert (await client.answer())[0] == 200
+
+
 @pytest.mark.slow
 async def test_an_answer_that_comes_after_the_client_went_away_is_dropped() -> None:
     async with running() as run:

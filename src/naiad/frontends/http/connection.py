@@ -61,6 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         "_filled",
         "_head",
         "_is_closing",
+        "_is_ended",
         "_is_last",
         "_is_reading_paused",
         "_is_refused",
@@ -87,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reserved = 0
         self._is_closing = False
         self._is_refused = False
+        self._is_ended = False
         self._is_last = False
         self._is_streaming = False
         self._is_reading_paused = False
@@ -129,9 +131,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still wait for its answer, or be gone altogether."""
-        if self._exchange is None:
+        if self._ahead:
+            # Requests that were sent ahead are answered before the connection ends.
+            self._is_ended = True
+            self._context.loop.call_soon(self._resume)
+        elif self._exchange is None:
             return False
-        self._is_last = True
+        else:
+            self._is_last = True
         self._ask_for_life(_PROBE_INTERVAL_S)
         return True
 
@@ -239,7 +246,18 @@ class Connection(asyncio.BufferedProtocol):
             self._ahead += data[used:]
             if used and self._ahead:
                 self._context.loop.call_soon(self._resume)
+            elif self._is_ended:
+                self._answer_last()
             self._set_reading()
+
+    def _answer_last(self) -> None:
+        """Close once the last of what a client sent, that sends no more, is answered."""
+        if self._exchange is None:
+            self._is_closing = True
+            self._transport.close()
+        else:
+            self._is_last = True
+            self._ask_later(_PROBE_INTERVAL_S)
 
     def _set_reading(self) -> None:
         """Read only from a client that takes its answers and does not run ahead."""
@@ -467,6 +485,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._exchange is None or not self._head.can_continue:
             return
         self._transport.write(format_chunk(EMPTY_COMMENT) if self._is_streaming else CONTINUE)
+        self._ask_later(interval_s)
+
+    def _ask_later(self, interval_s: float) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
         self._probe = self._context.loop.call_later(interval_s, self._ask_for_life, interval_s * 2)
 
     # --- the server's business -------------------------------------------------------------------

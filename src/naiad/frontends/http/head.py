@@ -131,8 +131,9 @@ class HeadParser:
 
     def _read_framing(self, head: Head) -> None:
         headers = head.headers
-        # llhttp has refused lengths that are no number or are given twice.
-        head.content_length = int(headers.get(b"content-length", b"0"))
+        # llhttp has refused lengths that are no number or are given twice. It allows any number of
+        # zeros before one, and Python refuses to read a number of more than 4300 digits.
+        head.content_length = int(headers.get(b"content-length", b"0").lstrip(b"0") or b"0")
         coding = headers.get(b"transfer-encoding")
         head.is_chunked = coding is not None
         if coding is not None and coding.lower() != b"chunked":
