@@ -497,7 +497,8 @@ def _decode_shape(entry: dict[str, Any], name: str) -> tuple[list[int], int]:
         if type(dim) is not int or dim < 0:
             raise wrong_type("shape", "unsigned-integer")
     count = prod(shape)
-    if count > _MAX_ELEMENTS or (count == 0 and prod(filter(None, shape)) > _MAX_ELEMENTS):
+    # numpy takes no more of an array that is empty either, counted in bytes.
+    if count > _MAX_ELEMENTS or (count == 0 and 8 * prod(filter(None, shape)) > _MAX_ELEMENTS):
         raise InvalidArgumentError(
             f"shape [{','.join(map(str, shape[:_MAX_RANK]))}] of input '{name}' causes total "
             f"element count to exceed maximum size of {_MAX_ELEMENTS}"
