@@ -33,7 +33,10 @@ class SourceFault(StrEnum):
     BFLOAT16 = "computed in BF16"
     INT8_WEIGHTS = "weights quantised to INT8"
     INT8_CHANNEL_WEIGHTS = "weights quantised to INT8, each output channel by itself"
+    INT8_TABLES = "weights and tables of embeddings quantised to INT8"
+    UINT8_WEIGHTS = "weights quantised to UINT8 with a zero point"
     INT8 = "weights and activations quantised to INT8"
+    UINT8 = "weights with a zero point and activations quantised to UINT8"
     INT8_CHANNEL = "weights, each output channel by itself, and activations quantised to INT8"
 
 
@@ -46,10 +49,14 @@ _HAS_BATCH_STATISTICS: Final = (
     nn.InstanceNorm2d,
     nn.InstanceNorm3d,
 )
-_QUANTISED: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_QUANTISED: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 _PER_CHANNEL: Final = frozenset({SourceFault.INT8_CHANNEL, SourceFault.INT8_CHANNEL_WEIGHTS})
-_WITH_ACTIVATIONS: Final = frozenset({SourceFault.INT8, SourceFault.INT8_CHANNEL})
-_INT8: Final = _PER_CHANNEL | _WITH_ACTIVATIONS | {SourceFault.INT8_WEIGHTS}
+_WITH_ACTIVATIONS: Final = frozenset(
+    {SourceFault.INT8, SourceFault.INT8_CHANNEL, SourceFault.UINT8}
+)
+_WITH_ZERO_POINT: Final = frozenset({SourceFault.UINT8, SourceFault.UINT8_WEIGHTS})
+_WITH_TABLES: Final = _WITH_ZERO_POINT | {SourceFault.INT8_TABLES}
+_INT8: Final = _PER_CHANNEL | _WITH_ACTIVATIONS | _WITH_TABLES | {SourceFault.INT8_WEIGHTS}
 
 
 def possible_faults(flat: FlatModel) -> list[SourceFault]:
@@ -182,13 +189,21 @@ def _set_train_mode(model: nn.Module, faults: frozenset[SourceFault]) -> None:
 
 
 def _quantise(model: nn.Module, fault: SourceFault) -> None:
-    """Weights to 255 levels around zero, activations to 256 of their range, as onnxruntime does."""
+    """Weights and activations to 255 or 256 levels, as onnxruntime does it dynamically."""
     with torch.no_grad():
         for part in model.modules():
-            if isinstance(part, _QUANTISED):
+            if not isinstance(part, _QUANTISED):
+                continue
+            is_table = isinstance(part, nn.Embedding)
+            if is_table and fault not in _WITH_TABLES:
+                continue
+            if is_table or fault in _WITH_ZERO_POINT:
+                # onnxruntime takes the table of an embedding for activations.
+                part.weight.copy_(_to_range(part.weight))
+            else:
                 part.weight.copy_(_to_levels(part.weight, by_channel=fault in _PER_CHANNEL))
-                if fault in _WITH_ACTIVATIONS:
-                    part.register_forward_pre_hook(_quantise_activations)
+            if fault in _WITH_ACTIVATIONS and not is_table:
+                part.register_forward_pre_hook(_quantise_activations)
 
 
 def _to_levels(weight: torch.Tensor, *, by_channel: bool) -> torch.Tensor:
@@ -198,12 +213,16 @@ def _to_levels(weight: torch.Tensor, *, by_channel: bool) -> torch.Tensor:
 
 
 def _quantise_activations(_part: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    x = inputs[0]
-    lowest, highest = x.amin().clamp_max(0.0), x.amax().clamp_min(0.0)
+    return (_to_range(inputs[0]), *inputs[1:])
+
+
+def _to_range(values: torch.Tensor) -> torch.Tensor:
+    """To 256 levels between the lowest and the highest value, with zero among them."""
+    lowest, highest = values.amin().clamp_max(0.0), values.amax().clamp_min(0.0)
     step = ((highest - lowest) / 255).clamp_min(1e-30)
     zero = torch.round(-lowest / step)
-    levels = (torch.round(x / step) + zero).clamp(0, 255)
-    return ((levels - zero) * step, *inputs[1:])
+    levels = (torch.round(values / step) + zero).clamp(0, 255)
+    return (levels - zero) * step
 
 
 def _round(tensors: Iterable[torch.Tensor]) -> None:

@@ -6,17 +6,26 @@ experiment shows is reported as unexplained, with the numbers; nothing is guesse
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from naiad.clock import Clock
-from naiad.inference.comparison import Outputs, worst
+from naiad.inference.comparison import Outputs, same_bits, worst
 from naiad.repository.golden import GoldenCase, TensorRecord
 from naiad.verify.explanation import Cause, Explanation
 from naiad.verify.hops import Hop, HopFailedError
 from naiad.verify.judge import Judge
-from naiad.verify.likeness import DRAWS, Sample, are_same_draws, is_alike, is_random
+from naiad.verify.likeness import (
+    DRAWS,
+    Sample,
+    are_near,
+    are_same_draws,
+    is_alike,
+    is_random,
+)
 from naiad.verify.readings import Ask, Reading, by_rows, readings_for, resize
 from naiad.verify.references import (
     Likeness,
@@ -127,25 +136,29 @@ def _explain_failures(suspicion: Suspicion, failed: Sequence[GoldenCase]) -> lis
 
 
 def _lost_axis(suspicion: Suspicion, failed: Sequence[GoldenCase]) -> Explanation | None:
-    """A dynamic axis, other than the batch, at which only one size works."""
+    """Dynamic axes at which only the sizes of the cases that work do."""
     hop = suspicion.hop
-    sizes = _axis_sizes(suspicion.inputs)
     working = [case for case in suspicion.cases if case not in failed]
-    for axis, places in sizes.items():
-        for size in sorted({_size(case, places) for case in working}):
-            changed = {n: dict.fromkeys(axes, size) for n, axes in places.items()}
-            if any(_size(case, places) == size for case in failed):
-                continue
-            if all(_answers_resized(suspicion, resize(case, changed)) for case in failed):
-                others = sorted({_size(case, places) for case in failed})
-                return Explanation(
-                    Cause.LOST_DYNAMIC_DIM,
-                    hop.name,
-                    f"lost dynamic dim: '{hop.name}' fails where '{axis}' is "
-                    f"{' or '.join(map(str, others))} and answers the same inputs when '{axis}' is "
-                    f"cut or filled to {size}: the export fixed that axis",
-                )
-    return None
+    lost: dict[str, int] = {}
+    for axis, places in _axis_places(suspicion.inputs).items():
+        sizes = {_size(case, places) for case in working}
+        if len(sizes) == 1 and any(_size(case, places) not in sizes for case in failed):
+            lost[axis] = sizes.pop()
+    if not lost:
+        return None
+    sizes_of = {
+        tensor.name: {axis: lost[name] for axis, name in tensor.axes.items() if name in lost}
+        for tensor in suspicion.inputs
+    }
+    if not all(_answers_resized(suspicion, resize(case, sizes_of)) for case in failed):
+        return None
+    told = " and ".join(f"'{axis}' is cut or filled to {size}" for axis, size in lost.items())
+    return Explanation(
+        Cause.LOST_DYNAMIC_DIM,
+        hop.name,
+        f"lost dynamic dim: '{hop.name}' fails at other sizes than its example's and answers the "
+        f"same inputs when {told}: the export fixed {' and '.join(map(repr, lost))}",
+    )
 
 
 def _answers_resized(suspicion: Suspicion, case: GoldenCase) -> bool:
@@ -158,13 +171,12 @@ def _answers_resized(suspicion: Suspicion, case: GoldenCase) -> bool:
         return False
 
 
-def _axis_sizes(inputs: Sequence[TensorRecord]) -> dict[str, dict[str, list[int]]]:
-    """Name of a dynamic axis but the batch -> input -> its axes of that name."""
+def _axis_places(inputs: Sequence[TensorRecord]) -> dict[str, dict[str, list[int]]]:
+    """Name of a dynamic axis -> input -> its axes of that name."""
     found: dict[str, dict[str, list[int]]] = {}
     for tensor in inputs:
         for axis, name in tensor.axes.items():
-            if axis > 0:
-                found.setdefault(name, {}).setdefault(tensor.name, []).append(axis)
+            found.setdefault(name, {}).setdefault(tensor.name, []).append(axis)
     return found
 
 
@@ -220,17 +232,30 @@ class _Search:
         """The first hypothesis that holds for every case, in words."""
         self._is_random = is_random(self.suspicion.hop, self.probe)
         deadline = self.suspicion.clock.now_ns() + int(self.suspicion.budget_s * _NS_PER_S)
-        for hypothesis in self._hypotheses():
-            if self.suspicion.clock.now_ns() > deadline:
+        singles, pairs = self._hypotheses()
+        shown = self._first_that_holds(singles, deadline)
+        if not shown and not self._is_random:
+            shown = _as_list(_levels(self.suspicion, self.probe))
+        if not shown:
+            shown = self._first_that_holds(pairs, deadline)
+        if shown:
+            return shown
+        if self._is_random:
+            return [_random(self.suspicion)]
+        return _as_list(_mixing(self.suspicion, self.probe))
+
+    def _first_that_holds(
+        self, hypotheses: Iterable[_Hypothesis], deadline_ns: int
+    ) -> list[Explanation]:
+        for hypothesis in hypotheses:
+            if self.suspicion.clock.now_ns() > deadline_ns:
                 break
             if self._holds(hypothesis):
                 return self._tell(hypothesis)
-        if self._is_random:
-            return [_random(self.suspicion)]
-        mixing = _mixing(self.suspicion, self.probe)
-        return [] if mixing is None else [mixing]
+        return []
 
-    def _hypotheses(self) -> Iterator[_Hypothesis]:
+    def _hypotheses(self) -> tuple[list[_Hypothesis], Iterator[_Hypothesis]]:
+        """One fault at a time, the plainest first, and two at a time."""
         readings = list(readings_for(self.probe, self._plain_answer()))
         references = self._references()
         early = [r for r in references if r.cause is Cause.TRAIN_MODE]
@@ -238,18 +263,13 @@ class _Search:
         mixing = [r for r in readings if r.cause is Cause.BATCH_MIXING]
         plain = [r for r in readings if r.cause is not Cause.BATCH_MIXING]
         # A batch norm in train mode mixes the batch too, and is the better explanation.
-        yield from (((reading,), ()) for reading in plain)
-        yield from (((), (reference,)) for reference in early)
-        yield from (((reading,), ()) for reading in mixing)
-        yield from (((), (reference,)) for reference in late)
-        for reference, reading in itertools.product(references, readings):
-            yield (reading,), (reference,)
-        for one, other in itertools.combinations(references, 2):
-            if one.place != other.place:
-                yield (), (one, other)
-        for reading, another in itertools.combinations(readings, 2):
-            if reading.place != another.place:
-                yield (reading, another), ()
+        singles: list[_Hypothesis] = [
+            *(((reading,), ()) for reading in plain),
+            *(((), (reference,)) for reference in early),
+            *(((reading,), ()) for reading in mixing),
+            *(((), (reference,)) for reference in late),
+        ]
+        return singles, _pairs(readings, references)
 
     def _references(self) -> list[Reference]:
         laboratory, cases = self.suspicion.laboratory, self.suspicion.cases
@@ -266,27 +286,37 @@ class _Search:
         return self._ask((), self.probe)
 
     def _holds(self, hypothesis: _Hypothesis) -> bool:
-        held = self._compare(hypothesis, self.probe)
-        if held is not True:
+        if self._compare(hypothesis, self.probe) is not True:
             return False
         others = [case for case in self.cases if case is not self.probe]
-        return all(self._compare(hypothesis, case) is not False for case in others)
+        if any(self._compare(hypothesis, case) is False for case in others):
+            return False
+        if not any(reference.likeness is Likeness.NEAR for reference in hypothesis[1]):
+            return True
+        samples = [self._sample(hypothesis, case) for case in self.cases]
+        return are_near(self.suspicion.judge, [sample for sample in samples if sample is not None])
 
     def _compare(self, hypothesis: _Hypothesis, case: GoldenCase) -> bool | None:
         """Whether the hop answers a case as foretold; None where there is nothing to foretell."""
         readings, references = hypothesis
-        expected = self._foretell(references, case)
-        if expected is None:
+        if self._foretell(references, case) is None:
             return None
-        actual = self._ask(readings, case)
-        if actual is None:
-            return False
         if self._is_random:
             return self._compare_draws(readings, references, case)
-        plain = self._foretell(tuple(r for r in references if r.likeness is Likeness.EQUAL), case)
+        sample = self._sample(hypothesis, case)
+        if sample is None:
+            return False
         likeness = {reference.likeness for reference in references}
-        sample = Sample(case, expected, actual, case.outputs if plain is None else plain)
         return is_alike(self.suspicion.judge, sample, likeness)
+
+    def _sample(self, hypothesis: _Hypothesis, case: GoldenCase) -> Sample | None:
+        readings, references = hypothesis
+        expected = self._foretell(references, case)
+        actual = self._ask(readings, case)
+        if expected is None or actual is None:
+            return None
+        plain = self._foretell(tuple(r for r in references if r.likeness is Likeness.EQUAL), case)
+        return Sample(case, expected, actual, case.outputs if plain is None else plain)
 
     def _compare_draws(
         self, readings: Sequence[Reading], references: Sequence[Reference], case: GoldenCase
@@ -352,6 +382,21 @@ class _Search:
         return [Explanation(cause, hop, text.replace("{hop}", hop)) for cause, text in told]
 
 
+def _pairs(readings: Sequence[Reading], references: Sequence[Reference]) -> Iterator[_Hypothesis]:
+    for reference, reading in itertools.product(references, readings):
+        yield (reading,), (reference,)
+    for one, other in itertools.combinations(references, 2):
+        if one.place != other.place:
+            yield (), (one, other)
+    for reading, another in itertools.combinations(readings, 2):
+        if reading.place != another.place:
+            yield (reading, another), ()
+
+
+def _as_list(found: Explanation | None) -> list[Explanation]:
+    return [] if found is None else [found]
+
+
 def _try(ask: Ask, case: GoldenCase) -> Outputs | None:
     try:
         return ask(case)
@@ -367,6 +412,60 @@ def _random(suspicion: Suspicion) -> Explanation:
         f"'{name}' answers the same question differently each time: it holds a random operation, "
         "such as dropout of a model exported in train mode",
     )
+
+
+_NUDGES: Final = 24
+_NUDGE: Final = 1e-4
+"""Of an input's range: a fortieth of the step between 256 levels."""
+
+
+def _levels(suspicion: Suspicion, case: GoldenCase) -> Explanation | None:
+    """Inputs that are rounded to levels: small changes of them change nothing, most often."""
+    if suspicion.laboratory is None:
+        return None
+    name = suspicion.hop.name
+    still = moved = 0
+    for nudged in _nudged(case):
+        both = [
+            (_try(ask, case), _try(ask, nudged))
+            for ask in (suspicion.hop.run, suspicion.laboratory.eager.run)
+        ]
+        if any(answer is None for pair in both for answer in pair):
+            return None
+        is_still, eager_is_still = (_are_same(*pair) for pair in both)
+        still += is_still and not eager_is_still
+        moved += not eager_is_still
+    # A step of 1/256 is seldom crossed; arithmetic in FP32 moves with nearly every change.
+    if moved < _NUDGES // 2 or still < 0.75 * moved:
+        return None
+    return Explanation(
+        Cause.ROUNDING,
+        name,
+        f"quantisation: {still} of {moved} changes of an input by a ten-thousandth of its range "
+        f"move the source model's answer and leave that of '{name}' bit for bit: it rounds its "
+        "activations to few levels",
+    )
+
+
+def _nudged(case: GoldenCase) -> Iterator[GoldenCase]:
+    """The case with one element of a float input changed a little, inside the input's range."""
+    for name, array in case.inputs.items():
+        if array.dtype.kind != "f" or array.size < 3:
+            continue
+        step = _NUDGE * float(array.max() - array.min())
+        # The extremes define the levels themselves.
+        inner = np.argsort(array.reshape(-1))[1:-1]
+        for index in inner[:: max(len(inner) // _NUDGES, 1)][:_NUDGES]:
+            changed = array.copy()
+            changed.reshape(-1)[index] += np.asarray(step, array.dtype)
+            yield replace(case, inputs={**case.inputs, name: changed})
+        return
+
+
+def _are_same(first: Outputs | None, second: Outputs | None) -> bool:
+    assert first is not None  # noqa: S101  # the caller has looked
+    assert second is not None  # noqa: S101
+    return all(same_bits(first[name], second[name]) for name in first)
 
 
 def _mixing(suspicion: Suspicion, case: GoldenCase) -> Explanation | None:

@@ -1,7 +1,7 @@
 """Whether a hop's answer is the one that a fault foretells: equal, near, or of one distribution."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from naiad.inference.comparison import Array, Outputs, as_numbers, cosine
+from naiad.inference.datatypes import round_to_bf16, widen_bf16
 from naiad.repository.golden import GoldenCase
 from naiad.verify.hops import Hop, HopFailedError
 from naiad.verify.judge import Judge
@@ -22,6 +23,8 @@ _NEARER: Final = 0.5
 # A difference much larger than the rounding itself has another cause.
 _LARGER: Final = 8.0
 _COSINE: Final = 0.4
+# Of BF16, whose step is 2^-8, after a few layers.
+_COARSE: Final = 0.05
 _STANDARD_ERRORS: Final = 6.0
 
 
@@ -51,7 +54,13 @@ def is_alike(judge: Judge, sample: Sample, likeness: Collection[Likeness]) -> bo
         )
     if judge.is_equal(sample.case, sample.expected, sample.actual):
         return True
-    return Likeness.NEAR in likeness and _is_near(judge, sample)
+    if Likeness.NEAR in likeness:
+        # One case has few numbers: all of them are judged together.
+        return _could_be_near(sample)
+    for kind, step in ((Likeness.HALF, _to_half), (Likeness.BRAIN, _to_brain)):
+        if kind in likeness:
+            return _is_in_steps(judge, sample, step)
+    return False
 
 
 def is_random(hop: Hop, case: GoldenCase) -> bool:
@@ -120,26 +129,75 @@ def _with_finite_only(sample: Sample) -> Sample | None:
     return Sample(sample.case, sample.expected, actual, sample.plain) if left else None
 
 
-def _is_near(judge: Judge, sample: Sample) -> bool:
-    differing = [
+def _to_half(values: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(values.dtype)
+
+
+def _to_brain(values: Array) -> Array:
+    return widen_bf16(round_to_bf16(values)).astype(values.dtype)
+
+
+def _is_in_steps(judge: Judge, sample: Sample, to_steps: Callable[[Array], Array]) -> bool:
+    """Whether what differs is near, and does not change when it is rounded to a datatype."""
+    for difference in judge.compare(sample.case, sample.expected, sample.actual):
+        if difference.equal:
+            continue
+        expected, actual = (
+            outputs.get(difference.output) for outputs in (sample.expected, sample.actual)
+        )
+        if expected is None or actual is None or difference.problem or actual.dtype.kind != "f":
+            return False
+        finite = actual[np.isfinite(actual)]
+        is_coarse = finite.size > 0 and np.array_equal(to_steps(finite), finite)
+        scale = _distance(np.zeros_like(expected), expected)
+        if not is_coarse or _distance(expected, actual) > _COARSE * scale:
+            return False
+    return True
+
+
+def _could_be_near(sample: Sample) -> bool:
+    """Whether the outputs can be compared by their numbers at all."""
+    return set(sample.expected) == set(sample.actual) and all(
+        expected.shape == sample.actual[name].shape == sample.plain[name].shape
+        for name, expected in sample.expected.items()
+    )
+
+
+def are_near(judge: Judge, samples: Sequence[Sample]) -> bool:
+    """Whether over all samples the answers are much nearer to the foretold than to plain ones.
+
+    Args:
+        judge: tells which outputs differ.
+        samples: each comparable by its shapes.
+    """
+    differing = {
         difference.output
+        for sample in samples
         for difference in judge.compare(sample.case, sample.plain, sample.actual)
         if not difference.equal
-    ]
+    }
     # A label follows from scores, and scores that are near may make another one.
-    floats = [n for n in differing if n in sample.actual and sample.actual[n].dtype.kind == "f"]
-    return bool(floats) and all(_is_output_near(judge, sample, name) for name in floats)
+    floats = [n for n in differing if n in samples[0].actual and _is_float(samples, n)]
+    return bool(floats) and all(_is_output_near(judge, samples, name) for name in floats)
 
 
-def _is_output_near(judge: Judge, sample: Sample, name: str) -> bool:
-    arrays = [outputs.get(name) for outputs in (sample.plain, sample.expected, sample.actual)]
-    plain, expected, actual = (
-        None if array is None else as_numbers(array, judge.datatype(name)) for array in arrays
+def _is_float(samples: Sequence[Sample], name: str) -> bool:
+    return all(
+        sample.actual[name].dtype.kind == sample.plain[name].dtype.kind == "f" for sample in samples
     )
-    if plain is None or expected is None or actual is None or actual.dtype.kind != "f":
-        return False
-    if not plain.shape == expected.shape == actual.shape:
-        return False
+
+
+def _is_output_near(judge: Judge, samples: Sequence[Sample], name: str) -> bool:
+    datatype = judge.datatype(name)
+    plain, expected, actual = (
+        np.concatenate([as_numbers(outputs[name], datatype).reshape(-1) for outputs in series])
+        for series in (
+            [sample.plain for sample in samples],
+            [sample.expected for sample in samples],
+            [sample.actual for sample in samples],
+        )
+    )
     without, with_fault = _distance(plain, actual), _distance(expected, actual)
     foretold = _distance(plain, expected)
     if with_fault <= _NEARER * without and without <= _LARGER * foretold:

@@ -107,6 +107,16 @@ def _output_datatypes(case: GoldenCase, answer: Outputs) -> Iterator[Reading]:
 
 
 def _input_datatypes(case: GoldenCase) -> Iterator[Reading]:
+    for wide in sorted({array.dtype.name for array in case.inputs.values()}):
+        for narrow in ("float16", "float64", "int32", "float32", "int64"):
+            if wide != narrow and wide[:3] == narrow[:3]:
+                yield Reading(
+                    Cause.WRONG_DATATYPE,
+                    f"wrong datatype: '{{hop}}' wants {narrow} where the model takes {wide}, and "
+                    "answers when its inputs are cast",
+                    "datatypes",
+                    partial(_between, wide=wide, narrow=narrow),
+                )
     for name, array in case.inputs.items():
         if array.dtype.kind not in "fiub":
             continue
@@ -202,6 +212,23 @@ def _reorder_outputs(_case: GoldenCase, found: Outputs, order: Mapping[str, str]
 
 def _cast_input(case: GoldenCase, name: str, dtype: str) -> Mapping[str, Array]:
     return {**case.inputs, name: case.inputs[name].astype(dtype)}
+
+
+def _between(ask: Ask, wide: str, narrow: str) -> Ask:
+    """Inputs of one datatype cast to another, and the outputs cast to what they should be."""
+
+    def asked(case: GoldenCase) -> Outputs:
+        inputs = {
+            name: array.astype(narrow) if array.dtype == wide else array
+            for name, array in case.inputs.items()
+        }
+        found = ask(replace(case, inputs=inputs))
+        return {
+            name: array.astype(case.outputs[name].dtype) if name in case.outputs else array
+            for name, array in found.items()
+        }
+
+    return asked
 
 
 def _reshape_output(case: GoldenCase, found: Outputs, name: str) -> Outputs:

@@ -31,6 +31,10 @@ class Likeness(StrEnum):
     """Much nearer than without the fault: two libraries don't round alike to the last bit."""
     FINITE = "finite"
     """Within the tolerance wherever both are finite."""
+    HALF = "half"
+    """Near, and nothing but numbers that FP16 has."""
+    BRAIN = "brain"
+    """Near, and nothing but numbers that BF16 has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,10 @@ def source_references(possible: "Sequence[SourceFault]") -> Iterator[Reference]:
         SourceFault.BFLOAT16,
         SourceFault.INT8_WEIGHTS,
         SourceFault.INT8_CHANNEL_WEIGHTS,
+        SourceFault.INT8_TABLES,
+        SourceFault.UINT8_WEIGHTS,
         SourceFault.INT8,
+        SourceFault.UINT8,
         SourceFault.INT8_CHANNEL,
     ):
         if fault in possible:
@@ -152,6 +159,15 @@ def output_references(cases: Sequence[GoldenCase]) -> Iterator[Reference]:
                     f"cast of output {name}",
                     answer=partial(_change_output, name=name, change=cast),
                 )
+    if any(array.dtype in {np.dtype("f4"), np.dtype("f8")} for array in cases[0].outputs.values()):
+        for name, likeness in (("FP16", Likeness.HALF), ("BF16", Likeness.BRAIN)):
+            yield Reference(
+                Cause.ROUNDING,
+                f"reduced precision: every number that '{{hop}}' answers is one of {name}, and all "
+                "of them are near the right ones, so it computes in that",
+                "precision",
+                likeness=likeness,
+            )
     yield Reference(
         Cause.NON_FINITE,
         "NaN or infinity: wherever '{hop}' and the golden outputs are both finite they agree; the "

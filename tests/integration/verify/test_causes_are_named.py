@@ -228,11 +228,16 @@ def damage(exported: Path, folder: Path, name: str, fault: Fault) -> Path:
         warnings.simplefilter("ignore")
         change = TO_LAST if fault is TO_FIRST else None
         faulty.trace(name, fault, change).save(str(version / "model.pt"))
+    rehash(version)
+    return folder
+
+
+def rehash(version: Path) -> None:
+    """Make the manifest agree with the files, so that the hashes give nothing away."""
     path = version / MANIFEST_NAME
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["files"] = digest_files(version)
     path.write_text(json.dumps(manifest), encoding="utf-8")
-    return folder
 
 
 @pytest.mark.parametrize("label", FAULTS)
@@ -248,3 +253,73 @@ def test_a_clean_run_names_nothing(exported: Path, name: str, has_source: bool) 
     report = run(exported, name, has_source=has_source)
     assert report.causes == []
     assert {row.verdict for row in report.rows} == {"equal"}
+
+
+@pytest.fixture(scope="module")
+def onnx_exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with two models as ONNX, for the converters that work on that."""
+    repository = tmp_path_factory.mktemp("onnx_models")
+    for name in ("conv_net", "encoder"):
+        model, example = faulty.MODELS[name]()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            naiad.export(
+                model,
+                example,
+                name=name,
+                repository=repository,
+                options=ExportOptions(dynamic=faulty.DYNAMIC.get(name, {})),
+            )
+    return repository
+
+
+def quantise_dynamically(path: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic  # noqa: PLC0415
+
+    quantize_dynamic(path, path, weight_type=QuantType.QInt8)
+
+
+def convert_to_half(path: Path, *, keeps_io: bool) -> None:
+    import onnx  # noqa: PLC0415
+    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415
+
+    onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=keeps_io), path)
+
+
+def fix_all_sizes(path: Path, name: str) -> None:
+    """As the legacy exporter writes it where nobody names dynamic axes."""
+    model, example = faulty.MODELS[name]()
+    names = {"conv_net": "image", "encoder": "ids"}
+    torch.onnx.export(
+        model, example, path, dynamo=False, input_names=[names[name]], output_names=["output__0"]
+    )
+
+
+CONVERTERS: dict[str, tuple[Callable[[Path, str], None], set[Cause]]] = {
+    "dynamic INT8": (lambda path, _: quantise_dynamically(path), {Cause.ROUNDING}),
+    "FP16 inside": (lambda path, _: convert_to_half(path, keeps_io=True), {Cause.ROUNDING}),
+    "no dynamic axes": (fix_all_sizes, {Cause.LOST_DYNAMIC_DIM}),
+}
+
+
+@pytest.mark.parametrize("name", ["conv_net", "encoder"])
+@pytest.mark.parametrize("label", CONVERTERS)
+def test_what_real_converters_do_is_named(
+    onnx_exported: Path, tmp_path: Path, name: str, label: str
+) -> None:
+    convert, causes = CONVERTERS[label]
+    shutil.copytree(onnx_exported / name, tmp_path / name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        convert(tmp_path / name / "1" / "model.onnx", name)
+    rehash(tmp_path / name / "1")
+    report = run(tmp_path, name)
+    assert {found.cause for found in report.causes} == causes, [f.sentence for f in report.causes]
+
+
+def test_a_file_that_wants_fp16_is_told_so(onnx_exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(onnx_exported / "conv_net", tmp_path / "conv_net")
+    convert_to_half(tmp_path / "conv_net" / "1" / "model.onnx", keeps_io=False)
+    rehash(tmp_path / "conv_net" / "1")
+    report = run(tmp_path, "conv_net", has_source=False)
+    assert {found.cause for found in report.causes} == {Cause.WRONG_DATATYPE, Cause.ROUNDING}
