@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -254,6 +255,13 @@ async def test_polling_unloads_what_is_gone(poller: Engine, repository: Reposito
     for _ in range(2):
         await poller.poll()
     assert await added(poller) == 1
+
+
+async def test_first_loads_side_by_side_make_one_model(engine: Engine) -> None:
+    await asyncio.gather(*(load(engine) for _ in range(5)))
+    instances = [thread for thread in threading.enumerate() if thread.name.startswith("m_")]
+    assert len(instances) == 1
+    assert await added(engine) == 1
 
 
 async def test_reloads_under_load_cost_no_request(engine: Engine, repository: Repository) -> None:
