@@ -8,6 +8,7 @@ import orjson
 
 from naiad.backends.base import ModelServices, ModelSource, NoServices
 from naiad.backends.python.environment import Environments
+from naiad.backends.python.in_process import InProcessInstance
 from naiad.backends.python.instance import InstanceSetup, PythonInstance
 from naiad.backends.python.model_process import ModelProcess, ProcessOptions
 from naiad.backends.python.options import PythonOptions, read_options
@@ -81,20 +82,23 @@ class PythonModel:
         self._environment = environments.find(options.environment)
         self._services: ModelServices = source.services or NoServices()
 
-    def create_instance(self, index: int) -> PythonInstance:
-        """Start a process and the model in it.
+    def create_instance(self, index: int) -> PythonInstance | InProcessInstance:
+        """Start the model, in a process of its own if its config does not say otherwise.
 
         Raises:
-            InternalError: one of them did not start.
+            InternalError: the process or the model did not start.
         """
         source = self._source
         name, kind = _instances(source.config)[index]
+        arguments = _arguments(source, name, self._path, kind)
+        if self._options.is_in_process:
+            return InProcessInstance(arguments, source.version, self._services)
         return PythonInstance(
             InstanceSetup(
                 name,
                 source.name,
                 source.version,
-                _arguments(source, name, self._path, kind),
+                arguments,
                 self._environment,
                 self._options,
                 self._services,

@@ -6,23 +6,23 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from naiad.backends.base import Answer, ModelResponse, ModelServices, RequestBatch
 from naiad.backends.python.environment import Environment
-from naiad.backends.python.errors import error_from_wire
+from naiad.backends.python.messages import (
+    request_to_wire,
+    response_from_wire,
+    with_request_id,
+)
 from naiad.backends.python.model_process import ModelProcess, ProcessOptions
 from naiad.backends.python.options import PythonOptions
 from naiad.backends.python.server_calls import ServerCalls
 from naiad.backends.python.stub.naiad_stub import wire
 from naiad.backends.python.stub.naiad_stub.channel import ChannelClosedError, Frame
 from naiad.backends.python.stub.naiad_stub.region import RegionFullError
-from naiad.backends.python.tensors import tensor_from_wire, tensor_to_wire
 from naiad.errors import InternalError, NaiadError, UnavailableError
-from naiad.inference.request import InferRequest, ParameterValue
-
-if TYPE_CHECKING:
-    from naiad.inference.tensor import Tensor
+from naiad.inference.request import InferRequest
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +31,6 @@ _FIRST_DELAY_S: Final = 0.25
 _LONGEST_DELAY_S: Final = 10.0
 # From the end of a connection until it is known why.
 _END_TIMEOUT_S: Final = 30.0
-
-_SEQUENCE_START: Final = 1
-_SEQUENCE_END: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +199,7 @@ class PythonInstance:
             if details:
                 _log.error("%s\n%s", message, details)
             answers = [
-                (request, ModelResponse(error=InternalError(_with_request_id(message, request))))
+                (request, ModelResponse(error=InternalError(with_request_id(message, request))))
                 for request in self._take_open(running)
             ]
         else:
@@ -219,7 +216,7 @@ class PythonInstance:
                 request = running.open.get(key)
                 if request is not None:
                     self._close_request(running, key)
-                    answers.append((request, _response_from_wire(response, is_final=True)))
+                    answers.append((request, response_from_wire(response, is_final=True)))
         return answers
 
     def _respond(self, key: int, response: wire.WireResponse, *, is_final: bool) -> None:
@@ -230,7 +227,7 @@ class PythonInstance:
             running, request = known
             if is_final:
                 self._close_request(running, key)
-        running.batch.respond(request, _response_from_wire(response, is_final=is_final))
+        running.batch.respond(request, response_from_wire(response, is_final=is_final))
 
     def _register(self, running: _Running) -> int:
         with self._lock:
@@ -284,22 +281,7 @@ class PythonInstance:
         writer.u32(len(running.open))
         batch = running.batch
         for key, request in list(running.open.items()):
-            inputs = batch.inputs(request)
-            flags = _SEQUENCE_START * request.sequence_start + _SEQUENCE_END * request.sequence_end
-            writer.request(
-                wire.WireRequest(
-                    key,
-                    request.request_id,
-                    request.correlation_id,
-                    flags,
-                    request.timeout_us,
-                    json.dumps(request.parameters) if request.parameters else "",
-                    "",
-                    self._setup.version,
-                    batch.wanted(request),
-                    [tensor_to_wire(tensor) for tensor in inputs.values()],
-                )
-            )
+            writer.request(request_to_wire(key, request, batch, self._setup.version))
 
     # How it starts.
 
@@ -365,24 +347,3 @@ class PythonInstance:
     def _unhealthy(self, cause: str) -> str:
         head = f"Stub process '{self._setup.name}' is not healthy."
         return cause if cause.startswith(head[:-1]) else f"{head} {cause[:1].upper()}{cause[1:]}"
-
-
-def _response_from_wire(response: wire.WireResponse, *, is_final: bool) -> ModelResponse:
-    error: NaiadError | None = None
-    outputs: Sequence[Tensor] = ()
-    if response.error is not None:
-        error = error_from_wire(response.error)
-    else:
-        try:
-            outputs = [tensor_from_wire(tensor) for tensor in response.outputs]
-        except (ValueError, KeyError) as fault:
-            error = InternalError(f"the model answered with a tensor that is none: {fault}")
-    parameters: dict[str, ParameterValue] | None = None
-    if response.parameters:
-        parameters = json.loads(response.parameters)
-    return ModelResponse(outputs, error, parameters, is_final=is_final, is_empty=response.is_empty)
-
-
-def _with_request_id(message: str, request: InferRequest) -> str:
-    """The text for one client, who finds the request's own lines in the log by its id."""
-    return f"{message} [request id: {request.request_id}]" if request.request_id else message

@@ -14,6 +14,8 @@ from naiad.errors import InvalidArgumentError
 _START_TIMEOUT_S: Final = 30
 _REGION_BYTES: Final = 64 << 30
 _RESTART_LIMIT: Final = 5
+# What can't be done within the server's process.
+_PROCESS_ONLY: Final = ("EXECUTION_ENV_PATH", "EXECUTE_TIMEOUT_MS", "INITIALIZE_TIMEOUT_MS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,14 @@ def read_options(source: ModelSource) -> PythonOptions:
         InvalidArgumentError: one is not what it should be; the text names it.
     """
     config = source.config
+    is_in_process = bool(read_boolean(config, "IN_PROCESS"))
+    if is_in_process:
+        for key in _PROCESS_ONLY:
+            if read_text(config, key):
+                raise InvalidArgumentError(
+                    f"model '{source.name}': parameter '{key}' needs a process of its own; remove "
+                    "it or 'IN_PROCESS'"
+                )
     restart_limit = read_integer(config, "RESTART_LIMIT")
     return PythonOptions(
         environment=_environment(source),
@@ -54,7 +64,7 @@ def read_options(source: ModelSource) -> PythonOptions:
         execute_timeout_s=_seconds(read_integer(config, "EXECUTE_TIMEOUT_MS")),
         restart_limit=_RESTART_LIMIT if restart_limit is None else restart_limit,
         region_bytes=_setting(source.settings, "shm-region-max-byte-size", _REGION_BYTES),
-        is_in_process=bool(read_boolean(config, "IN_PROCESS")),
+        is_in_process=is_in_process,
     )
 
 

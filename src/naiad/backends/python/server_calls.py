@@ -6,24 +6,23 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from naiad.backends.base import ModelServices, OutgoingRequest
 from naiad.backends.custom_metrics import MetricHolder
 from naiad.backends.python.errors import error_to_wire
+from naiad.backends.python.messages import request_from_wire, response_to_wire
 from naiad.backends.python.model_process import ModelProcess
 from naiad.backends.python.stub.naiad_stub import wire
 from naiad.backends.python.stub.naiad_stub.channel import ChannelClosedError, Frame
 from naiad.backends.python.stub.naiad_stub.region import RegionFullError
-from naiad.backends.python.tensors import tensor_from_wire, tensor_to_wire
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
-from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from naiad.inference.request import InferRequest
 
-_SEQUENCE_START: Final = 1
-_SEQUENCE_END: Final = 2
+_log = logging.getLogger(__name__)
 
 _Answer = tuple[ModelProcess, Callable[[ModelProcess], None]]
 
@@ -87,17 +86,10 @@ class ServerCalls:
             self._put(process, lambda to: _send_response(to, key, response))
 
         try:
-            inputs = {tensor.name: tensor_from_wire(tensor) for tensor in asked.inputs}
-        except (ValueError, KeyError) as fault:
-            error = InvalidArgumentError(f"an input can't be read: {fault}")
+            request = request_from_wire(asked, on_response)
+        except InvalidArgumentError as error:
             on_response(InferResponse(asked.model_name, asked.model_version, "", (), error))
             return
-        request = InferRequest(asked.request_id, inputs, asked.output_names or None, on_response)
-        request.correlation_id = asked.correlation_id
-        request.sequence_start = bool(asked.flags & _SEQUENCE_START)
-        request.sequence_end = bool(asked.flags & _SEQUENCE_END)
-        request.timeout_us = asked.timeout_us
-        request.parameters = json.loads(asked.parameters) or None
         self._open[process, key] = request
         self._services.infer(
             OutgoingRequest(
@@ -152,14 +144,11 @@ class ServerCalls:
 
 def _send_response(process: ModelProcess, key: int, response: InferResponse) -> None:
     flags = wire.IS_FINAL if response.is_final else 0
-    error = None if response.error is None else error_to_wire(response.error)
-    is_empty = error is None and not response.outputs and response.is_final
-    parameters = json.dumps(response.parameters) if response.parameters else ""
     try:
         writer = process.channel.writer()
-        outputs = [tensor_to_wire(tensor) for tensor in response.outputs]
-        writer.response(wire.WireResponse(outputs, error, parameters, is_empty=is_empty))
+        writer.response(response_to_wire(response))
     except RegionFullError as fault:
+        writer.discard()
         writer = process.channel.writer()
         error = error_to_wire(InternalError(str(fault)))
         writer.response(wire.WireResponse((), error, ""))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import sys
 import threading
 import traceback
+import types
 from typing import TYPE_CHECKING, Any
 
 from . import pb_utils
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 
 _MODULE = "triton_python_backend_utils"
+_package_numbers = itertools.count(1)
+# The path and the table of modules are the process's.
+_import_lock = threading.Lock()
 
 
 class ModelError(Exception):
@@ -43,9 +48,13 @@ class ModelFile:
         path: of the file.
         model_name: for texts.
         instance_name: for texts.
+        is_shared: other models run in this process, too.
     """
 
-    def __init__(self, path: str, model_name: str, instance_name: str) -> None:
+    def __init__(
+        self, path: str, model_name: str, instance_name: str, *, is_shared: bool = False
+    ) -> None:
+        self._is_shared = is_shared
         self._path = path
         self._model_name = model_name
         self._instance_name = instance_name
@@ -65,19 +74,42 @@ class ModelFile:
             raise ModelError(f"Python model file not found in '{self._path}'")
         sys.modules[_MODULE] = pb_utils
         sys.modules["c_python_backend_utils"] = pb_utils
-        folder, name = os.path.split(self._path)
-        parent, version = os.path.split(folder)
-        # As Triton imports it: `from helper import x` finds the neighbours, and so does
-        # `from .helper import x`.
-        sys.path[:0] = [folder, parent]
-        stem = name[: -len(".py")] if name.endswith(".py") else name
         try:
-            module = importlib.import_module(f"{version}.{stem}")
+            module = self._import_shared() if self._is_shared else self._import()
         except BaseException as error:  # a model may say sys.exit()
             raise _model_error(error) from error
         self._class = getattr(module, "TritonPythonModel", None)
         if self._class is None:
+            name = os.path.basename(self._path)
             raise ModelError(f"model file '{name}' defines no class 'TritonPythonModel'")
+
+    def _import(self) -> Any:
+        """As Triton does it: ``from helper import x`` and ``from .helper import x`` both work."""
+        folder, name = os.path.split(self._path)
+        parent, version = os.path.split(folder)
+        sys.path[:0] = [folder, parent]
+        return importlib.import_module(f"{version}.{_stem(name)}")
+
+    def _import_shared(self) -> Any:
+        """Beside other models: what belongs to this one must not be found by the next."""
+        folder, name = os.path.split(self._path)
+        package = types.ModuleType(f"naiad_model_{next(_package_numbers)}")
+        package.__path__ = [folder]
+        with _import_lock:
+            known = set(sys.modules)
+            sys.modules[package.__name__] = package
+            path = [folder, os.path.dirname(folder)]
+            sys.path[:0] = path
+            try:
+                return importlib.import_module(f"{package.__name__}.{_stem(name)}")
+            finally:
+                for entry in path:
+                    sys.path.remove(entry)
+                for found in set(sys.modules) - known:
+                    file = getattr(sys.modules[found], "__file__", None) or ""
+                    is_own = found.partition(".")[0] == package.__name__
+                    if file.startswith(folder + os.sep) and not is_own:
+                        del sys.modules[found]
 
     def complete(self, config: str) -> str:
         """Let the model complete its config; both are JSON.
@@ -236,6 +268,10 @@ class ModelFile:
             )
             for request in requests:
                 _fail(request, message)
+
+
+def _stem(name: str) -> str:
+    return name[: -len(".py")] if name.endswith(".py") else name
 
 
 def failure_text(instance_name: str, error: ModelError) -> str:

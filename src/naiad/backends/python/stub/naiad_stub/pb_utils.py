@@ -622,6 +622,22 @@ class InferenceRequest:
         )
 
 
+def answering_of(request: InferenceRequest) -> Any:
+    """How far a request that the server brought is answered."""
+    return request._answering
+
+
+def close_request(request: InferenceRequest) -> None:
+    """The request is answered by the server, since its batch has failed."""
+    if request._answering is not None:
+        request._answering.is_closed = True
+
+
+def response_to_wire(response: InferenceResponse, wanted: Sequence[str]) -> wire.WireResponse:
+    """A response as it crosses, without the outputs that nobody wants."""
+    return response._to_wire(wanted)
+
+
 def make_request(host: Host, request: wire.WireRequest) -> InferenceRequest:
     """A request that the server brings."""
     made = object.__new__(InferenceRequest)
