@@ -142,7 +142,6 @@ class SequenceBatcherMachine(RuleBasedStateMachine):
         assert batch.rows is not None
         assert [row.request for row in batch.rows if row.request] == batch.requests
         assert 1 <= len(batch.requests) <= len(batch.rows) <= self.max_rows
-        assert batch.rows[-1].request is not None
         assert len({str(request.batch_key) for request in batch.requests}) == 1
         for number, row in enumerate(batch.rows):
             if row.request is not None:

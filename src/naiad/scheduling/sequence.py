@@ -107,9 +107,11 @@ class _Slot:
             return None
         return self.sequence.queue[0]
 
-    def key(self, request: InferRequest) -> tuple[object, object]:
+    def key(self, request: InferRequest) -> object:
         """What the next requests of two slots must share to share a batch."""
-        return request.batch_key, None if request.sequence_start else self.state.key
+        if request.sequence_start or self.state.key is None:
+            return request.batch_key
+        return request.batch_key, self.state.key
 
 
 # The slot of each row, None for a row that only keeps a place, and why there are no more.
@@ -157,7 +159,7 @@ class _DirectLane:
         """The slots are looked at when a batch is formed."""
 
     def pick(self, now_ns: int) -> _Picks | None:
-        """Rows from slot 0 to the last slot that has a request of the batch's shape."""
+        """Rows from slot 0 to the last slot that has a request, be it of this batch or not."""
         ready = [(slot, request) for slot in self.slots if (request := slot.next_request())]
         self._wake_ns = None
         if not ready:
@@ -168,12 +170,11 @@ class _DirectLane:
             self._wake_ns = first.queued_ns + self._delay_ns
             return None
         key = oldest.key(first)
-        rows: list[_Slot | None] = []
+        rows: list[_Slot | None] = [None] * (ready[-1][0].number + 1)
         count = 0
         for slot, request in ready:
             if slot.key(request) == key:
-                rows.extend([None] * (slot.number - len(rows)))
-                rows.append(slot)
+                rows[slot.number] = slot
                 count += 1
         if count < len(ready):
             return rows, BatchClose.SHAPE_DIFFERS
