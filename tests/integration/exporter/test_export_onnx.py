@@ -413,3 +413,87 @@ def test_the_manifest_says_where_the_version_comes_from(to_onnx: Exporter) -> No
     assert set(manifest.files) == set(result.files) - {"naiad.json"}
     assert manifest.tolerances["output__0"].rtol == 1e-4
     assert manifest.max_batch_size == 8
+
+
+class FrozenTagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(2, 3, batch_first=True)
+        self.frozen, self.live = nn.Dropout(0.5), nn.Dropout(0.5)
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = self.live(self.frozen(self.recurrent(frames)[0]))
+        return states
+
+
+def test_the_older_exporter_does_not_turn_dropout_on_again(to_onnx: Exporter) -> None:
+    model = FrozenTagger()
+    model.frozen.eval()
+    result = to_onnx(model, torch.randn(1, 4, 2), dynamic={"frames": {0: "batch", 1: "length"}})
+    assert any("older exporter" in note for note in result.notes)
+    assert [part.training for part in (model, model.frozen, model.live)] == [True, False, True]
+
+
+class Resizing(nn.Module):
+    def forward(self, image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return nn.functional.interpolate(image, size=like.shape[2:], mode="bilinear")
+
+
+def test_a_size_may_come_from_another_tensor(to_onnx: Exporter) -> None:
+    result = to_onnx(
+        Resizing(), torch.rand(1, 2, 6, 8), torch.rand(1, 1, 9, 5),
+        dynamic={"like": {0: "batch", 2: "height", 3: "width"}},
+    )  # fmt: skip
+    image, like = torch.rand(3, 2, 6, 8), torch.rand(3, 1, 4, 11)
+    found = ask(result, image=image.numpy(), like=like.numpy())[0]
+    np.testing.assert_allclose(found, Resizing()(image, like), atol=1e-5)
+
+
+class Folded(nn.Module):
+    """Batch normalisation after a convolution, and pixels into channels, in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.unshuffle = nn.PixelUnshuffle(2)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        channels: torch.Tensor = self.unshuffle(self.norm(self.conv(image)))
+        return channels
+
+
+def test_normalisation_is_folded_rightly(to_onnx: Exporter) -> None:
+    model = Folded()
+    for _ in range(3):
+        # Statistics that are not those of a new layer.
+        model(torch.randn(4, 3, 8, 8) * 3 + 2)
+    result = to_onnx(model, torch.randn(1, 3, 8, 8))
+    image = torch.randn(2, 3, 8, 8)
+    np.testing.assert_allclose(
+        ask(result, image=image.numpy())[0], model.eval()(image).detach(), atol=1e-5
+    )
+
+
+class Odd(nn.Module):
+    """Where libraries are known to part: infinities, NaN, halves, integers below zero."""
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {
+            "softmax": x.softmax(1),
+            "max": x.amax(1),
+            "round": x.round(),
+            "floor": torch.div(n, 3, rounding_mode="floor"),
+            "trunc": torch.div(n, 3, rounding_mode="trunc"),
+            "rest": torch.remainder(n, 3),
+        }
+
+
+def test_odd_numbers_are_the_same_on_both_sides(to_onnx: Exporter) -> None:
+    result = to_onnx(Odd(), torch.randn(2, 3), torch.tensor([[-7, 7, 5], [0, -1, 1]]))
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([[-inf, -inf, -inf], [nan, 1, 2], [0.5, 1.5, -2.5]])
+    n = torch.tensor([[-7, -6, -5], [-1, 0, 1], [5, 6, 7]])
+    expected = Odd()(x, n)
+    for record, found in zip(result.outputs, ask(result, x=x.numpy(), n=n.numpy()), strict=True):
+        np.testing.assert_allclose(found.reshape(expected[record.name].shape),
+                                   expected[record.name], rtol=1e-6)  # fmt: skip
