@@ -411,3 +411,26 @@ async def test_a_config_without_tensors_is_completed_around_controls_and_states(
     signature = engine.find("sum").signature
     assert (list(signature.inputs), list(signature.outputs)) == (["IN"], ["OUT"])
     assert await infer(engine, "sum", 4, "s") == [4]
+
+
+async def test_an_ensemble_passes_sequences_on(
+    repository: RepositoryBuilder, engine: Engine
+) -> None:
+    repository.add_onnx("sum", BATCHED, repository_config("direct { }"))
+    tensors = "data_type: TYPE_INT32 dims: [ 1 ]"
+    repository.add_model(
+        "both",
+        'platform: "ensemble" max_batch_size: 4 '
+        f'input {{ name: "IN" {tensors} }} output {{ name: "OUT" {tensors} }} '
+        'ensemble_scheduling { step { model_name: "sum" model_version: -1 '
+        'input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "between" } } '
+        'step { model_name: "sum_too" model_version: -1 '
+        'input_map { key: "IN" value: "between" } output_map { key: "OUT" value: "OUT" } } }',
+    )
+    repository.add_onnx("sum_too", BATCHED, repository_config("oldest { }"))
+    await engine.load_model("both", None, {})
+    steps = [(1, "s", 1), (10, "s", 2), (2, "", 1), (20, "", 2), (3, "e", 1), (30, "e", 2)]
+    # The sums of the sums.
+    assert [await infer(engine, "both", *step) for step in steps] == [
+        *([1], [10], [4], [40], [10], [100])
+    ]
