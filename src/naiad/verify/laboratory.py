@@ -15,6 +15,7 @@ from naiad.source_model.reference import load_source
 from naiad.verify.artifact import TorchHop
 from naiad.verify.hops import HopFailedError
 
+_NOISE_CASES: Final = 4
 EAGER_HOP: Final = "PyTorch eager again"
 
 
@@ -82,7 +83,8 @@ class Laboratory:
         found: dict[str, float] = {}
         try:
             exact = self._hop("PyTorch in FP64", faults.in_float64(self._flat))
-            for case in cases:
+            # FP64 takes several times as long as FP32, and a few small cases tell as much.
+            for case in sorted(cases, key=lambda case: case.batch_size)[:_NOISE_CASES]:
                 answer = self.eager.run(case)
                 for name, reference in exact.run(case).items():
                     if reference.dtype.kind != "f":
