@@ -1,0 +1,188 @@
+"""What a Python model's own process costs, against the same model in the server's process.
+
+    python benchmarks/python_backend.py [--json FILE]
+
+An echo model. Small requests of one row: over HTTP at several numbers of connections, and by calls
+into the engine without HTTP, where the difference is the hop and nothing else. Large tensors: 8 MB
+in and 8 MB out by calls into the engine. The figures of one run compare, those of machines don't.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from conditions import conditions
+from load_generator import RUNNERS, as_json, infer_request, measure, parse_numbers, print_table
+from rich.console import Console
+from rich.table import Table
+
+from naiad.backends.registry import BackendRegistry
+from naiad.clock import SystemClock
+from naiad.engine.engine import Engine, EngineOptions
+from naiad.engine.loader import Loader, LoaderOptions
+from naiad.inference.datatypes import FP32
+from naiad.inference.request import InferRequest
+from naiad.inference.tensor import Tensor
+from naiad.verify.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    from naiad.inference.response import InferResponse
+
+MODELS = {"process": "", "in_process": "IN_PROCESS"}
+LARGE_BYTES = 8 << 20
+CONFIG = """
+name: "{name}"
+backend: "python"
+max_batch_size: 64
+input [ {{ name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+output [ {{ name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+dynamic_batching {{ }}
+"""
+PARAMETER = 'parameters {{ key: "{key}" value {{ string_value: "true" }} }}\n'
+SOURCE = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            data = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", data)]))
+        return responses
+"""
+
+
+def write_repository(folder: Path) -> None:
+    for name, key in MODELS.items():
+        version = folder / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(SOURCE)
+        config = CONFIG.format(name=name) + (PARAMETER.format(key=key) if key else "")
+        (folder / name / "config.pbtxt").write_text(config)
+
+
+class Caller:
+    """Asks the engine, and measures until the answer is there."""
+
+    def __init__(self, engine: Engine, name: str, data: np.ndarray[Any, Any]) -> None:
+        self._engine = engine
+        self._model = engine.find(name)
+        self._tensor = Tensor("IN", FP32, data.shape, data)
+        self._loop = asyncio.get_running_loop()
+
+    async def ask(self) -> float:
+        """Seconds of one request."""
+        answer: asyncio.Future[InferResponse] = self._loop.create_future()
+        request = InferRequest("", {"IN": self._tensor}, None, answer.set_result)
+        start_s = time.perf_counter()
+        self._engine.infer(self._model, request)
+        response = await answer
+        elapsed_s = time.perf_counter() - start_s
+        if response.error is not None:
+            raise response.error
+        return elapsed_s
+
+
+async def measure_engine(folder: Path, seconds: float) -> list[dict[str, Any]]:
+    """Latency of small requests and throughput of large ones, for both models."""
+    loader = Loader(LoaderOptions((folder,)), BackendRegistry())
+    engine = Engine(EngineOptions("bench", "0"), loader, SystemClock())
+    await engine.start()
+    rows = []
+    # In turns, so that what else the machine does hits both alike.
+    small: dict[str, list[float]] = {name: [] for name in MODELS}
+    large: dict[str, list[float]] = {name: [] for name in MODELS}
+    row = np.ones((1, 16), np.float32)
+    bulk = np.ones((1, LARGE_BYTES // 4), np.float32)
+    callers = {name: (Caller(engine, name, row), Caller(engine, name, bulk)) for name in MODELS}
+    end_s = time.perf_counter() + 2 * seconds
+    while time.perf_counter() < end_s:
+        for name, (of_small, of_large) in callers.items():
+            small[name] += [await of_small.ask() for _ in range(50)]
+            large[name] += [await of_large.ask() for _ in range(3)]
+    await engine.stop()
+    for name in MODELS:
+        # The first ones find the model's memory cold.
+        large_s = statistics.median(large[name][3:])
+        rows.append(
+            {
+                "model": name,
+                "small_p50_us": statistics.median(small[name][50:]) * 1e6,
+                "large_ms": large_s * 1e3,
+                "large_gb_per_s": 2 * LARGE_BYTES / large_s / 1e9,
+            }
+        )
+    return rows
+
+
+def print_engine(rows: list[dict[str, Any]]) -> None:
+    table = Table(title="by calls into the engine, one caller")
+    for heading in ("model", "1 row: p50 us", "8 MB in and out: ms", "GB/s both ways"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row["model"],
+            f"{row['small_p50_us']:.0f}",
+            f"{row['large_ms']:.2f}",
+            f"{row['large_gb_per_s']:.1f}",
+        )
+    Console().print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--connections", type=parse_numbers, default=[1, 32])
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--generator", choices=("auto", *RUNNERS), default="auto")
+    parser.add_argument("--json", type=Path, help="write figures and conditions to this file")
+    options = parser.parse_args()
+
+    data = np.ones((1, 16), np.float32)
+    served: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        write_repository(folder)
+        engine = asyncio.run(measure_engine(folder, options.seconds))
+        with ServerProcess(folder) as server:
+            for name in MODELS:
+                request = infer_request(
+                    f"http://{server.address}", name, [Tensor("IN", FP32, data.shape, data)]
+                )
+                served[name] = [
+                    measure(
+                        request,
+                        connections,
+                        options.seconds,
+                        server_pid=server.pid,
+                        generator=options.generator,
+                    )
+                    for connections in options.connections
+                ]
+    print_engine(engine)
+    for name, figures in served.items():
+        print_table(f"over HTTP, one row a request, model '{name}'", figures)
+    added_us = engine[0]["small_p50_us"] - engine[1]["small_p50_us"]
+    print(f"the process adds {added_us:.0f} us to a request of one caller")
+    results = {
+        "benchmark": "python_backend",
+        **conditions(),
+        "engine": engine,
+        "added_us": added_us,
+        "served": {name: [as_json(row) for row in rows] for name, rows in served.items()},
+    }
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    return 1 if any(row.errors for rows in served.values() for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
