@@ -83,7 +83,7 @@ class Executor:
         # None where instances take whole batches.
         self._answers: RequestAnswers | None = None
         if isinstance(instances[0], RequestInstance):
-            self._answers = self._make_answers(signature)
+            self._answers = self._make_answers(signature, sequence_tensors)
         self._instances: list[InstanceThread | RequestThread] = []
         for index, instance in enumerate(instances):
             if isinstance(instance, RequestInstance) and self._answers is not None:
@@ -282,16 +282,23 @@ class Executor:
             wanted.update(request.output_names)
         return [name for name in self._output_names if name in wanted]
 
-    def _make_answers(self, signature: ModelSignature) -> RequestAnswers:
+    def _make_answers(
+        self, signature: ModelSignature, sequence_tensors: SequenceTensors | None
+    ) -> RequestAnswers:
         return RequestAnswers(
             self._version,
             signature,
             self._clock,
-            self.statistics,
             AnswerHooks(
-                _respond, self._count_failure, self._finish, self._note_change, self._note_idle
+                _respond,
+                self._count_failure,
+                self._finish,
+                self._note_change,
+                self._note_idle,
+                self.statistics,
             ),
             is_order_preserved=self._scheduler.is_order_preserved,
+            sequence_tensors=sequence_tensors,
         )
 
     def _make_execution(self, batch: Batch, output_names: Sequence[str]) -> Execution:

@@ -16,10 +16,13 @@ from naiad.backends.base import Answer, ModelResponse, RequestInstance
 from naiad.clock import Clock
 from naiad.engine.instances import Execution, InstanceThread
 from naiad.engine.reshape import Reshaper
+from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.trace import record_execution
 from naiad.errors import InternalError, NaiadError
+from naiad.inference.datatypes import from_dtype
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
+from naiad.inference.sequence import SequenceRow
 from naiad.inference.statistics import FailureReason, ModelStatistics
 from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature
@@ -53,7 +56,7 @@ class RequestExecution(Execution):
 
     def inputs(self, request: InferRequest) -> Mapping[str, Tensor]:
         """See `RequestBatch`."""
-        return self._answers.inputs(request)
+        return self._answers.inputs(request, self._row(request))
 
     def wanted(self, request: InferRequest) -> Sequence[str]:
         """See `RequestBatch`."""
@@ -61,12 +64,24 @@ class RequestExecution(Execution):
 
     def respond(self, request: InferRequest, response: ModelResponse) -> None:
         """See `RequestBatch`."""
-        self._answers.post(self, request, response)
+        answers = self._answers
+        answers.post(self, request, answers.keep_state(request, self._row(request), response))
 
     def finish(self, answers: Sequence[Answer] = ()) -> None:
         """See `RequestBatch`."""
-        self.returned = answers
+        keep_state = self._answers.keep_state
+        if self.batch.rows is None:
+            self.returned = answers
+        else:
+            self.returned = [(r, keep_state(r, self._row(r), answer)) for r, answer in answers]
         self._answers.post(self, None, None)
+
+    def _row(self, request: InferRequest) -> SequenceRow | None:
+        """What belongs to the request of a sequence."""
+        rows = self.batch.rows
+        if rows is None:
+            return None
+        return next((row for row in rows if row.request is request), None)
 
 
 class RequestThread:
@@ -115,6 +130,7 @@ class AnswerHooks:
         finish: an instance is free again.
         change: an instance has become ready or unready.
         settle: a request has had its last response.
+        statistics: where requests are counted.
     """
 
     respond: Callable[[InferRequest, InferResponse], None]
@@ -122,6 +138,7 @@ class AnswerHooks:
     finish: Callable[[RequestThread, RequestExecution], None]
     change: Callable[[], None]
     settle: Callable[[], None]
+    statistics: ModelStatistics
 
 
 class RequestAnswers:
@@ -131,9 +148,9 @@ class RequestAnswers:
         version: goes into the responses.
         signature: of the model.
         clock: for statistics.
-        statistics: counted in.
         hooks: what follows.
         is_order_preserved: answers keep the order of the batches.
+        sequence_tensors: of a sequence model.
     """
 
     def __init__(
@@ -141,17 +158,18 @@ class RequestAnswers:
         version: int,
         signature: ModelSignature,
         clock: Clock,
-        statistics: ModelStatistics,
         hooks: AnswerHooks,
         *,
         is_order_preserved: bool,
+        sequence_tensors: SequenceTensors | None = None,
     ) -> None:
         self._name = signature.name
         self._version = version
         self._output_names = tuple(sorted(signature.outputs))
         self._reshaper = Reshaper(signature)
+        self._sequence_tensors = sequence_tensors
         self._clock = clock
-        self._statistics = statistics
+        self._statistics = hooks.statistics
         self._hooks = hooks
         self._is_order_preserved = is_order_preserved
         self._threads: list[RequestThread] = []
@@ -226,19 +244,46 @@ class RequestAnswers:
     def _note_change(self) -> None:
         self._loop.call_soon_threadsafe(self._hooks.change)
 
-    def inputs(self, request: InferRequest) -> Mapping[str, Tensor]:
-        """See `RequestBatch`."""
-        if not self._reshaper:
+    def inputs(self, request: InferRequest, row: SequenceRow | None) -> Mapping[str, Tensor]:
+        """What the model gets; of a sequence, its controls and states too."""
+        if not self._reshaper and row is None:
             return request.inputs
-        arrays = self._reshaper.to_backend({n: t.data for n, t in request.inputs.items()})
-        return {
-            name: Tensor(name, tensor.datatype, arrays[name].shape, arrays[name])
-            for name, tensor in request.inputs.items()
-        }
+        arrays = {name: tensor.data for name, tensor in request.inputs.items()}
+        if self._reshaper:
+            arrays = self._reshaper.to_backend(arrays)
+        if row is not None and self._sequence_tensors is not None:
+            self._sequence_tensors.add_inputs(arrays, [row])
+        tensors = {}
+        for name, array in arrays.items():
+            given = request.inputs.get(name)
+            datatype = given.datatype if given is not None else from_dtype(array.dtype)
+            if datatype is not None:
+                tensors[name] = Tensor(name, datatype, array.shape, array)
+        return tensors
 
     def wanted(self, request: InferRequest) -> Sequence[str]:
         """See `RequestBatch`."""
-        return self._output_names if request.output_names is None else request.output_names
+        names = self._output_names if request.output_names is None else request.output_names
+        tensors = self._sequence_tensors
+        return names if tensors is None else tensors.output_names(names)
+
+    def keep_state(
+        self, request: InferRequest, row: SequenceRow | None, response: ModelResponse
+    ) -> ModelResponse:
+        """Take the states of a sequence out of a response, before its next request runs."""
+        tensors = self._sequence_tensors
+        if tensors is None or row is None or response.error is not None or response.is_empty:
+            return response
+        try:
+            tensors.keep_states(response.outputs, [row])
+        except NaiadError as error:
+            return ModelResponse(error=error)
+        except KeyError as error:
+            text = f"model '{self._name}' did not answer with its state {error}"
+            return ModelResponse(error=InternalError(text))
+        names = self._output_names if request.output_names is None else request.output_names
+        response.outputs = [tensor for tensor in response.outputs if tensor.name in names]
+        return response
 
     def post(
         self,
