@@ -162,7 +162,11 @@ class RequestInstance(Protocol):
 
     @property
     def failure(self) -> str:
-        """Why it is not ready, for whoever runs the server."""
+        """Why it is not ready, for whoever runs the server; empty where it is.
+
+        Not empty with ``is_ready`` means that the model says so of itself: it gets the requests
+        that come, and its readiness endpoint says no.
+        """
         ...
 
     def watch(self, on_change: Callable[[], None]) -> None:

@@ -214,10 +214,9 @@ class RequestAnswers:
             execution.thread.instance.cancel(request)
 
     def problem(self) -> str:
-        """Why no instance can run; empty while any can."""
-        if any(thread.instance.is_ready for thread in self._threads):
-            return ""
-        return self._threads[0].instance.failure
+        """Why no instance can run, or says that it can; empty while any can."""
+        failures = [thread.instance.failure for thread in self._threads]
+        return failures[0] if all(failures) else ""
 
     def is_lost(self) -> bool:
         """Whether no instance will ever run again."""

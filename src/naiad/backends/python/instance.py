@@ -1,8 +1,10 @@
 """A model instance in a process of its own, which is watched and started again when it ends."""
 
+import contextlib
 import itertools
 import json
 import logging
+import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,11 @@ _log = logging.getLogger(__name__)
 # Before the second start in a row, and the most that it grows to.
 _FIRST_DELAY_S: Final = 0.25
 _LONGEST_DELAY_S: Final = 10.0
+# What a process answers whose model has a method ``is_ready``, and how often it is asked. The time
+# that it has is Triton's.
+_HAS_READINESS: Final = "is_ready"
+_READINESS_INTERVAL_S: Final = 1.0
+_READINESS_TIMEOUT_S: Final = 5.0
 # From the end of a connection until it is known why.
 _END_TIMEOUT_S: Final = 30.0
 
@@ -91,6 +98,7 @@ class PythonInstance:
         self._batches: dict[int, _Running] = {}
         self._requests: dict[int, tuple[_Running, InferRequest]] = {}
         self._keys_of: dict[InferRequest, int] = {}
+        self._readiness: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._calls = ServerCalls(setup.services, self)
         self._closing = threading.Event()
         self._on_change: Callable[[], None] = lambda: None
@@ -165,6 +173,10 @@ class PythonInstance:
         """See `ProcessListener`."""
         if frame.kind == wire.EXECUTED:
             self._take_executed(process, frame)
+        elif frame.kind == wire.IS_READY:
+            error = process.channel.reader(frame).text()
+            text = "" if frame.flags else error or "is_ready() of the model says no"
+            self._readiness.put((frame.key, text))
         elif frame.kind == wire.RESPONSE:
             response = process.channel.reader(frame).response()
             self._respond(frame.key, response, is_final=bool(frame.flags & wire.IS_FINAL))
@@ -299,7 +311,7 @@ class PythonInstance:
             self,
         )
         try:
-            process.ask(
+            answer = process.ask(
                 wire.INITIALIZE, json.dumps(dict(setup.arguments)), options.initialize_timeout_s
             )
         except BaseException:
@@ -309,10 +321,37 @@ class PythonInstance:
         self._process = process
         self._has_answered = False
         self.failure = ""
+        if answer == _HAS_READINESS:
+            self._ask_readiness(process)
+            threading.Thread(
+                target=self._watch_readiness,
+                args=(process,),
+                name=f"{setup.name}-readiness",
+                daemon=True,
+            ).start()
         self.is_ready = True
         if process.has_ended():
             # Between its answer and now, when its end was not looked at.
             self.on_end(process)
+
+    def _watch_readiness(self, process: ModelProcess) -> None:
+        """Ask the model again and again, since whoever asks the server can't wait for it."""
+        while not self._closing.wait(_READINESS_INTERVAL_S) and not process.ended.is_set():
+            self._ask_readiness(process)
+
+    def _ask_readiness(self, process: ModelProcess) -> None:
+        """Let the model say whether it is ready; where it is not, that is the failure."""
+        asked = next(self._keys)
+        text = "is_ready() did not answer in time"
+        with contextlib.suppress(ChannelClosedError, queue.Empty):
+            process.channel.send(wire.IS_READY, asked)
+            key = 0
+            # Answers to questions that were given up come late, and count for nothing.
+            while key != asked:
+                key, text = self._readiness.get(timeout=_READINESS_TIMEOUT_S)
+        with self._lock:
+            if process is self._process and process is not self._ended:
+                self.failure = text
 
     def _start_again(self) -> None:
         options = self._setup.options

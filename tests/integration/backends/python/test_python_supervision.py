@@ -255,6 +255,57 @@ async def test_a_broken_environment_is_said(tmp_path: Path, environment: str, re
             await engine.load_model("m", None, {})
 
 
+async def test_a_model_says_itself_whether_it_is_ready(tmp_path: Path) -> None:
+    write_model(
+        tmp_path,
+        "m",
+        """
+        class TritonPythonModel:
+            warm = False
+
+            def is_ready(self):
+                return self.warm
+
+            def execute(self, requests):
+                TritonPythonModel.warm = True
+                return [pb_utils.InferenceResponse([]) for _ in requests]
+        """,
+    )
+    async with serving(tmp_path) as engine:
+        assert not engine.is_model_ready("m")
+        (line,) = await engine.index(ready_only=False)
+        assert line.reason == "is_ready() of the model says no"
+        # It serves all the same, and is asked again each second.
+        assert (await ask(engine, "m", floats(1))).error is None
+        async with asyncio.timeout(30):
+            while not engine.is_model_ready("m"):
+                assert (await ask(engine, "m", floats(1))).error is None
+
+
+async def test_a_model_that_has_used_up_its_memory_fails_and_goes_on(tmp_path: Path) -> None:
+    write_model(
+        tmp_path,
+        "m",
+        """
+        import resource
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+            def execute(self, requests):
+                leak = []
+                while requests[0].inputs()[0].as_numpy()[0]:
+                    leak.append(bytearray(64 << 20))
+                out = pb_utils.Tensor("OUT", np.ones(1, np.float32))
+                return [pb_utils.InferenceResponse([out])]
+        """,
+    )
+    async with serving(tmp_path) as engine:
+        assert (await error(engine, "m", floats(1))).endswith("message: MemoryError: ")
+        assert await value(engine, "m", floats(0)) == [1]
+
+
 async def test_unload_lets_the_model_clean_up_and_ends_its_process(tmp_path: Path) -> None:
     write_model(
         tmp_path,
