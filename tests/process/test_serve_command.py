@@ -208,6 +208,19 @@ def test_a_request_that_outlasts_the_timeout_ends_the_server_with_1(
     )
 
 
+@pytest.mark.slow
+def test_a_client_that_does_not_send_the_rest_does_not_cost_the_orderly_end(
+    repository: Path, started: list[ServeProcess]
+) -> None:
+    server = start(started, str(repository), "--exit-timeout-secs=2")
+    host, port = server.http.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as client:
+        client.sendall(b"POST /v2/models/same/infer HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
+        infer(server.http, "same", 1.0)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+
+
 def test_a_second_signal_does_not_wait(repository: Path, started: list[ServeProcess]) -> None:
     add_model(repository, "stuck", delay_ms=3_600_000)
     server = start(started, str(repository))

@@ -23,6 +23,8 @@ from naiad.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 
+# Of the time to stop: what connections have, so that there is time for all else.
+_PATIENCE: Final = 0.8
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -183,7 +185,10 @@ async def _stop(server: Server, timeout_s: int, signals: StopSignals) -> Outcome
 
 async def _drain(server: Server, timeout_s: int) -> None:
     ports = [port for port in (server.http, server.grpc) if port is not None]
-    await asyncio.gather(*(port.drain(timeout_s) for port in ports))
+    # A client that does not send the rest of its request, or take its answer, must not cost the
+    # orderly end. What models still work on has the rest of the time, too.
+    patience_s = timeout_s * _PATIENCE
+    await asyncio.gather(*(port.drain(patience_s) for port in ports))
     await _close(server)
 
 
@@ -263,7 +268,7 @@ def _option_rows(server: Server, settings: Settings) -> list[tuple[str, str]]:
         *((f"startup_models_{index}", name) for index, name in enumerate(settings.load_model)),
         ("strict_model_config", str(int(settings.disable_auto_complete_config))),
         ("model_config_name", settings.model_config_name),
-        ("rate_limit", "OFF"),
+        ("rate_limit", settings.rate_limit.upper()),
         # There is no pinned memory here, and no GPU to ask for its capability.
         ("pinned_memory_pool_byte_size", "0"),
         ("min_supported_compute_capability", "0.0"),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LOGGER: Final = logging.getLogger(__name__)
 
+SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
+
 _PREFIX_BYTES: Final = 5
 # Of the first raw tensor: a cache line, and enough for every vector instruction.
 _ALIGNMENT: Final = 64
@@ -55,7 +57,8 @@ class Call:
         started_ns: when it began, on the engine's clock.
         received_ns: when its message was complete, on the engine's clock.
         on_lost: called if the client gives up, or its time is over.
-        since_ns: since when a message has been arriving; 0 while none is.
+        since_ns: since when a message has been arriving, or the end of a unary call is waited for
+            after its message; 0 while neither is so.
         received_bytes: of that message.
         reserved_bytes: of the server's budget.
     """
@@ -264,11 +267,16 @@ class Call:
             self._receiver.on_message(data, start)
         elif self._unary_message is None:
             self._unary_message = (data, start)
+            if not self._is_ended:
+                # It holds memory, so the client must not take its time.
+                self._filled = 0
+                self.since_ns = self._connection.context.now_ns()
         else:
             self.fail(StatusCode.INTERNAL, "a unary call brings one message, not several")
 
     def _end_receiving(self) -> None:
         """The client sends no more."""
+        self.since_ns = 0
         if self._message is not None or self._prefix:
             self.fail(StatusCode.INTERNAL, "the call ended within a message")
         elif self._receiver is not None:
@@ -581,6 +589,16 @@ class Call:
             self._is_ended = True
             self._close()
             self._give_up()
+
+    def stop(self) -> None:
+        """The server stops: end the call unless there is something to answer, or on its way."""
+        if self._receiver is not None:
+            is_idle = self._receiver.is_idle
+        else:
+            is_idle = not self._is_ended and self._message is None and not self._prefix
+        if is_idle:
+            self._give_up()
+            self.fail(StatusCode.UNAVAILABLE, SHUTTING_DOWN)
 
     def check_time(self, now_ns: int) -> None:
         """Refuse a message that takes too long to arrive."""

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Final, cast
 
 from naiad.access.restricted_apis import is_secret
-from naiad.frontends.grpc.call import Call
+from naiad.frontends.grpc.call import SHUTTING_DOWN, Call
 from naiad.frontends.grpc.call_headers import BadTimeoutError, parse_timeout_ns
 from naiad.frontends.grpc.h2 import ErrorCode, Headers, Http2Error, Http2Session
 from naiad.frontends.grpc.methods import Method
@@ -39,8 +39,6 @@ _MS: Final = 1_000_000
 _S: Final = 1_000_000_000
 
 _UNKNOWN: Final = Method("", None)
-
-SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -426,6 +424,9 @@ class Connection(asyncio.BufferedProtocol):
         if waited_ns > _S:
             # A client that does not answer the ping has had time enough to see the notice.
             self._stop_accepting()
+            if self.context.is_stopping:
+                for call in tuple(self._calls.values()):
+                    call.stop()
         options = self.context.options
         grace_ms = options.max_connection_age_grace_ms
         if options.max_connection_age_ms and grace_ms and waited_ns > grace_ms * _MS:

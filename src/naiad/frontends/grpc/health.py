@@ -102,6 +102,11 @@ class Watch:
         self._told: bytes | None = None
         call.on_lost = lambda: handlers.remove(self)
 
+    @property
+    def is_idle(self) -> bool:
+        """A server that stops does not wait for those who watch it."""
+        return True
+
     def on_message(self, data: bytes | memoryview, start: int) -> None:
         """The one request."""
         parse(HealthCheckRequest, data, start)

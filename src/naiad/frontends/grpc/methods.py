@@ -14,6 +14,11 @@ UnaryHandler = Callable[["Call", "bytes | memoryview", int], None]
 class Receiver(Protocol):
     """The server's side of a streaming call."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that the client asked for is still to be answered."""
+        ...
+
     def on_message(self, data: "bytes | memoryview", start: int) -> None:
         """A message of the client, which fills ``data`` from ``start`` on."""
         ...

@@ -74,6 +74,11 @@ class InferStream:
         self._ordered: deque[StreamRequest] = deque()
         call.on_lost = self._cancel
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether every request is answered."""
+        return not self._active
+
     def on_message(self, data: bytes | memoryview, start: int) -> None:
         """Decode a request and give it to the engine; what is wrong with it is its response."""
         size = len(data) - start

@@ -270,6 +270,37 @@ async def test_a_message_that_is_too_slow() -> None:
     assert server.budget.reserved_bytes == 0
 
 
+async def test_a_message_whose_call_does_not_end() -> None:
+    server = Server(read_timeout_s=10, min_read_bytes_per_s=1)
+    peer = server.peer()
+    whole = peer.begin(INFER)
+    peer.h2.send_data(whole, frame(infer_request()))
+    pieces = peer.begin(INFER)
+    message = frame(infer_request())
+    peer.h2.send_data(pieces, message[:9])
+    peer.exchange()
+    peer.h2.send_data(pieces, message[9:])
+    peer.exchange()
+    assert server.budget.reserved_bytes
+    server.pass_time(peer, 9)
+    assert not peer.answers
+    server.pass_time(peer, 3)
+    await peer.settle()
+    assert [peer.answers[stream].status for stream in (whole, pieces)] == [4, 4]
+    assert server.budget.reserved_bytes == 0
+    # One that works for longer than that is left alone.
+    server.engine.holds = True
+    late = peer.begin(INFER)
+    peer.h2.send_data(late, message)
+    peer.exchange()
+    peer.h2.send_data(late, b"", end_stream=True)
+    peer.exchange()
+    server.pass_time(peer, 60)
+    server.engine.release()
+    await peer.settle()
+    assert peer.answers[late].status == 0
+
+
 async def test_a_lost_connection_cancels_its_calls() -> None:
     server = Server()
     server.engine.holds = True
@@ -310,6 +341,32 @@ async def test_draining() -> None:
     server.engine.release()
     await peer.settle()
     assert peer.answers[stream_id].status == 0
+    assert peer.transport.closed
+
+
+async def test_a_server_that_stops_waits_for_answers_alone() -> None:
+    server = Server()
+    server.engine.holds = True
+    peer = server.peer()
+    idle = [peer.begin(STREAM_INFER), peer.begin(INFER)]
+    watch = peer.call("/grpc.health.v1.Health/Watch", b"")
+    busy = peer.begin(STREAM_INFER)
+    peer.h2.send_data(busy, frame(infer_request()))
+    unary = peer.call(INFER, infer_request())
+    peer.exchange()
+    server.context.is_stopping = True
+    peer.connection.drain()
+    server.pass_time(peer, 3)
+    await peer.settle()
+    assert [peer.answers[stream].status for stream in (*idle, watch)] == [14] * 3
+    assert not peer.transport.closed
+    server.engine.release()
+    await peer.settle()
+    server.pass_time(peer, 1)
+    await peer.settle()
+    assert received(peer.answers[unary].data)
+    assert peer.answers[busy].data
+    assert peer.answers[busy].status == 14
     assert peer.transport.closed
 
 
