@@ -36,8 +36,6 @@ def move_to_cpu(config: ModelConfig) -> bool:
 def ignored_settings(config: ModelConfig) -> list[str]:
     """The fields that are set and change nothing, though answers are right without them."""
     found = []
-    if any(group.HasField("rate_limiter") for group in config.instance_group):
-        found.append("instance_group.rate_limiter")
     if any(state.use_growable_memory for state in config.sequence_batching.state):
         found.append("sequence_batching.state.use_growable_memory")
     if config.HasField("ensemble_scheduling"):

@@ -23,6 +23,7 @@ from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import TensorSpec
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.protocol.trace_setting import TraceSettingValues
+from naiad.scheduling.rate_limiter import RateLimiter, ResourceLimit
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class EngineOptions:
         is_client_shared_memory_allowed: whether clients may register shared memory.
         trace: what is traced at first.
         response_cache_bytes: for responses of models that ask for it; 0 for no cache.
+        resource_limits: of the rate limiter; None for no rate limiter.
     """
 
     server_id: str
@@ -80,6 +82,7 @@ class EngineOptions:
     is_client_shared_memory_allowed: bool = False
     trace: TraceSettingValues = field(default_factory=TraceSettingValues)
     response_cache_bytes: int = 0
+    resource_limits: tuple[ResourceLimit, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,9 @@ class Engine:
         size = options.response_cache_bytes
         cache = ResponseCache(size) if size else None
         self.cache_statistics = None if cache is None else cache.statistics
-        self._lifecycle = Lifecycle(loader, clock, options.loads, self, cache)
+        limits = options.resource_limits
+        limiter = None if limits is None else RateLimiter(limits)
+        self._lifecycle = Lifecycle(loader, clock, options.loads, self, cache, limiter)
         self._clock = clock
         self._is_started = False
         self._is_draining = False

@@ -148,6 +148,10 @@ class Executor:
         """Why the model can't run although it is loaded; empty where it can."""
         return "" if self._answers is None else self._answers.problem()
 
+    def look_again(self) -> None:
+        """The scheduler may have a batch now that it had not before, though nothing arrived."""
+        self._loop.call_soon(self._note_change)
+
     def _schedule_tick(self) -> bool:
         """Look at the queue once this tick's requests are in; False while no instance is free."""
         if not self._tick_is_due and self._idle:

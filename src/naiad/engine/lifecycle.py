@@ -33,12 +33,15 @@ from naiad.engine.loader import (
 )
 from naiad.engine.model import Model, ModelExecutor
 from naiad.engine.model_services import EngineServices, ServingModels
+from naiad.engine.rate_limits import LimitedModel, instance_claims
 from naiad.engine.response_cache import ResponseCache
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
 from naiad.inference.states import ModelState
 from naiad.model_config.signature import ModelSignature
 from naiad.repository.layout import FolderStamp
 from naiad.scheduling.ensemble import EnsembleGraph
+from naiad.scheduling.limited import LimitedScheduler
+from naiad.scheduling.rate_limiter import RateLimiter
 
 _log = logging.getLogger(__name__)
 
@@ -171,6 +174,7 @@ class Lifecycle:
         options: how loads are done.
         models: where ensembles find the models of their steps, and models others.
         cache: for the responses of models whose config asks for that; None where there is none.
+        limiter: gives the instances their turns; None where they run as soon as they can.
     """
 
     def __init__(
@@ -180,7 +184,9 @@ class Lifecycle:
         options: LoadOptions,
         models: ServingModels,
         cache: ResponseCache | None = None,
+        limiter: RateLimiter | None = None,
     ) -> None:
+        self._limiter = limiter
         self._cache = cache
         self._loader = loader
         self._options = options
@@ -458,8 +464,11 @@ class Lifecycle:
         if self._services is None:
             self._services = EngineServices(self._models)
         item = await self._in_thread(self._loader.load, plan, version, self._services)
+        self._limit(plan, item)
         model = self._make_model(plan, item)
         try:
+            if isinstance(item.scheduler, LimitedScheduler):
+                item.scheduler.begin(_look_again(model.executor))
             await model.executor.warm_up(item.warmup)
         except BaseException:
             await model.retire()
@@ -507,6 +516,19 @@ class Lifecycle:
                 self._start_retiring(model, None)
         self._retire(entry, [v for v in previous if v not in plan.versions])
         entry.refresh_latest()
+
+    def _limit(self, plan: ModelPlan, item: LoadedVersion) -> None:
+        """Let the model's batches wait for their turns, where there is a rate limiter."""
+        claims = instance_claims(plan.config)
+        if self._limiter is not None:
+            limited = LimitedScheduler(item.scheduler, self._limiter, claims)
+            item.scheduler = limited
+            item.loaded = LimitedModel(item.loaded, limited)
+        elif any(claim.claims or claim.priority > 1 for claim in claims):
+            _log.warning(
+                "model '%s': its rate_limiter has no effect without --rate-limit=execution_count",
+                plan.config.name,
+            )
 
     def _make_model(self, plan: ModelPlan, item: LoadedVersion) -> Model:
         executor = Executor(
@@ -599,6 +621,15 @@ def _is_in_force(plan: ModelPlan, override: Override, stamp: FolderStamp | None)
     if override == Override():
         return not plan.override.files
     return override == plan.override
+
+
+def _look_again(executor: ModelExecutor) -> Callable[[], None]:
+    """What tells an executor that its scheduler may have a batch."""
+    if isinstance(executor, CachedExecutor):
+        executor = executor.executor
+    if not isinstance(executor, Executor):
+        raise InternalError("only models with instances take turns")
+    return executor.look_again
 
 
 def _as_naiad_error(error: BaseException) -> NaiadError:

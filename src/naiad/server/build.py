@@ -31,6 +31,7 @@ from naiad.metrics.exposition import MetricsRenderer
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.repository.repositories import Storage
 from naiad.server.capacity import core_count, gpu_ids, request_budget_bytes
+from naiad.server.rate_limit_option import RateLimit
 from naiad.server.settings import (
     CompressionLevel,
     GpuFallback,
@@ -138,6 +139,9 @@ def _engine_options(settings: Settings) -> EngineOptions:
         is_client_shared_memory_allowed=settings.allow_client_shm,
         trace=settings.trace_values(),
         response_cache_bytes=settings.cache_config,
+        resource_limits=(
+            None if settings.rate_limit is RateLimit.OFF else settings.rate_limit_resource
+        ),
     )
 
 

@@ -31,7 +31,6 @@ _NAMES: Final = {
         "repoagent-directory",
         "cache-directory",
     ),
-    Group.RATE_LIMITER: ("rate-limit", "rate-limit-resource"),
     Group.MEMORY: (
         "pinned-memory-pool-byte-size",
         "cuda-memory-pool-byte-size",

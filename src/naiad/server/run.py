@@ -10,6 +10,7 @@ import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -19,10 +20,15 @@ from naiad.engine.engine import IndexEntry
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnavailableError
 from naiad.server.build import VERSION, Server, build_server
 from naiad.server.logging import IS_TABLE, ServerLog, format_table
+from naiad.server.rate_limit_option import RateLimit
 from naiad.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 
+# In the table of the start, whose words are not the option's.
+_RATE_LIMITS: Final = MappingProxyType(
+    {RateLimit.OFF: "OFF", RateLimit.EXECUTION_COUNT: "EXEC_COUNT"}
+)
 # Of the time to stop: what connections have, so that there is time for all else.
 _PATIENCE: Final = 0.8
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -268,7 +274,7 @@ def _option_rows(server: Server, settings: Settings) -> list[tuple[str, str]]:
         *((f"startup_models_{index}", name) for index, name in enumerate(settings.load_model)),
         ("strict_model_config", str(int(settings.disable_auto_complete_config))),
         ("model_config_name", settings.model_config_name),
-        ("rate_limit", settings.rate_limit.upper()),
+        ("rate_limit", _RATE_LIMITS[settings.rate_limit]),
         # There is no pinned memory here, and no GPU to ask for its capability.
         ("pinned_memory_pool_byte_size", "0"),
         ("min_supported_compute_capability", "0.0"),

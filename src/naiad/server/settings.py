@@ -28,6 +28,7 @@ from naiad.protocol.forwarded_headers import compile_forward_pattern
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.protocol.trace_setting import TraceSettingValues
 from naiad.repository.storage_location import ENVIRONMENT_NAMES, is_storage_url
+from naiad.scheduling.rate_limiter import ResourceLimit
 from naiad.server.cache_option import parse_cache_config
 from naiad.server.inert import INERT_OPTIONS
 from naiad.server.option import (
@@ -41,6 +42,7 @@ from naiad.server.option import (
     parse_name,
     parse_text,
 )
+from naiad.server.rate_limit_option import RateLimit, parse_resource_limit
 from naiad.server.trace_options import (
     TraceAssignment,
     merge_trace_options,
@@ -729,6 +731,28 @@ class Settings:
             Group.MEMORY,
         ),
     ] = GpuFallback.ERROR
+    rate_limit: Annotated[
+        RateLimit,
+        Option(
+            "rate-limit",
+            choice(RateLimit),
+            "off|execution_count",
+            "Run executions as soon as an instance is free, or when its resources are and by "
+            "priority, as rate_limiter in model configs says.",
+            Group.RATE_LIMITER,
+        ),
+    ] = RateLimit.OFF
+    rate_limit_resource: Annotated[
+        tuple[ResourceLimit, ...],
+        Option(
+            "rate-limit-resource",
+            parse_resource_limit,
+            "NAME:COUNT[:DEVICE]",
+            "How much there is of a resource; as much as one instance needs where nothing is said.",
+            Group.RATE_LIMITER,
+            is_repeatable=True,
+        ),
+    ] = ()
     cache_config: Annotated[
         int,
         Option(

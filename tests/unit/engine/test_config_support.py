@@ -29,13 +29,8 @@ def test_what_would_be_answered_wrongly_is_refused_with_advice(text: str, advice
 
 
 def test_what_changes_nothing_is_listed() -> None:
-    config = parse_config(
-        "dynamic_batching { priority_levels: 2 default_queue_policy { max_queue_size: 4 } "
-        "priority_queue_policy { key: 1 value { } } preserve_ordering: true } "
-        "instance_group { rate_limiter { priority: 1 } }",
-        "text",
-    )
-    assert ignored_settings(config) == ["instance_group.rate_limiter"]
+    config = parse_config("sequence_batching { state { use_growable_memory: true } }", "text")
+    assert ignored_settings(config) == ["sequence_batching.state.use_growable_memory"]
     ensemble = parse_config(
         'input { name: "X" allow_ragged_batch: true } '
         "ensemble_scheduling { max_inflight_requests: 3 }",
@@ -45,7 +40,11 @@ def test_what_changes_nothing_is_listed() -> None:
         "allow_ragged_batch of an ensemble",
         "ensemble_scheduling.max_inflight_requests",
     ]
-    plain = "dynamic_batching { max_queue_delay_microseconds: 5 } instance_group { count: 2 }"
+    plain = (
+        "dynamic_batching { priority_levels: 2 default_queue_policy { max_queue_size: 4 } "
+        "priority_queue_policy { key: 1 value { } } preserve_ordering: true } "
+        "response_cache { enable: true } instance_group { rate_limiter { priority: 1 } }"
+    )
     assert ignored_settings(parse_config(plain, "text")) == []
 
 
@@ -54,10 +53,11 @@ def test_a_load_says_what_it_does_not_act_on(
 ) -> None:
     builder = RepositoryBuilder(tmp_path)
     builder.add_model(
-        "m", f'backend: "identity" instance_group {{ rate_limiter {{ priority: 2 }} }}{TENSORS}'
+        "m",
+        'backend: "identity" sequence_batching { state { use_growable_memory: true } }' + TENSORS,
     )
     loader = Loader(LoaderOptions((tmp_path,)), BackendRegistry())
     loader.complete(loader.plan("m", Override()))
     assert caplog.messages == [
-        "model 'm': this release does not act on instance_group.rate_limiter yet"
+        "model 'm': this release does not act on sequence_batching.state.use_growable_memory yet"
     ]

@@ -1,0 +1,148 @@
+"""A scheduler whose batches wait for their turn among all models."""
+
+from collections.abc import Callable, Sequence
+
+from naiad.inference.request import InferRequest
+from naiad.scheduling.rate_limiter import InstanceClaim, RateLimiter, Ticket
+from naiad.scheduling.scheduler import ANY_INSTANCE, Batch, Scheduler
+
+
+class LimitedScheduler:
+    """Takes a batch from another scheduler when the rate limiter lets an instance run it.
+
+    Args:
+        scheduler: which forms the batches.
+        limiter: shared by all models.
+        claims: one for each instance of this model, in their order.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, limiter: RateLimiter, claims: Sequence[InstanceClaim]
+    ) -> None:
+        self._scheduler = scheduler
+        self._limiter = limiter
+        self._claims = claims
+        # Where instances are alike, whose ticket it is doesn't matter, nor who runs the batch.
+        self._is_uniform = len(set(claims)) == 1
+        self._tickets: list[Ticket] = []
+        # By instance, what the scheduler wants to be run by just that one.
+        self._held: dict[int, Batch] = {}
+        self._running: dict[Batch, Ticket] = {}
+
+    @property
+    def is_order_preserved(self) -> bool:
+        """That of the scheduler behind."""
+        return self._scheduler.is_order_preserved
+
+    @property
+    def expiry_text(self) -> str:
+        """That of the scheduler behind."""
+        return self._scheduler.expiry_text
+
+    def begin(self, on_turn: Callable[[], None]) -> None:
+        """Take part; `take` gives nothing before.
+
+        Args:
+            on_turn: called when `take` may give a batch that it could not give before.
+
+        Raises:
+            InvalidArgumentError: an instance could never run.
+        """
+        tickets = [Ticket(claim, on_turn) for claim in self._claims]
+        self._limiter.add(tickets)
+        self._tickets = tickets
+
+    def end(self) -> None:
+        """Take part no more."""
+        self._limiter.remove(self._tickets)
+        self._tickets = []
+
+    def offer(self, request: InferRequest, now_ns: int) -> None:
+        """Take a validated request into the queue."""
+        self._scheduler.offer(request, now_ns)
+
+    def take(self, now_ns: int) -> Batch | None:
+        """The batch that should run now and has its turn."""
+        for index in list(self._held):
+            if self._limiter.ask(self._tickets[index]):
+                return self._start(self._held.pop(index), self._tickets[index])
+        busy = set(self._running.values())
+        free = [
+            index
+            for index, ticket in enumerate(self._tickets)
+            if ticket not in busy and index not in self._held
+        ]
+        # A turn that is there is used before another is asked for.
+        for index in sorted(free, key=lambda index: not self._tickets[index].has_turn):
+            ticket = self._tickets[index]
+            if not len(self._scheduler):
+                self._decline(ticket)
+            elif self._limiter.ask(ticket):
+                batch = self._scheduler.take(now_ns)
+                if batch is None:
+                    self._decline(ticket)
+                    return None
+                batch = self._place(batch, index)
+                if batch is not None:
+                    return batch
+            elif self._is_uniform:
+                # The others need as much, and would only stand in line for what one can do.
+                return None
+        return None
+
+    def _decline(self, ticket: Ticket) -> None:
+        """Give a turn back that there is nothing to do with."""
+        if ticket.has_turn:
+            self._limiter.release(ticket, has_run=False)
+
+    def _place(self, batch: Batch, index: int) -> Batch | None:
+        """A batch and the instance whose turn it is; None where it has to wait for another's."""
+        if self._is_uniform or batch.instance_index in (ANY_INSTANCE, index):
+            if not self._is_uniform:
+                batch.instance_index = index
+            return self._start(batch, self._tickets[index])
+        self._limiter.release(self._tickets[index], has_run=False)
+        wanted = batch.instance_index
+        if self._limiter.ask(self._tickets[wanted]):
+            return self._start(batch, self._tickets[wanted])
+        self._held[wanted] = batch
+        return None
+
+    def _start(self, batch: Batch, ticket: Ticket) -> Batch:
+        self._running[batch] = ticket
+        return batch
+
+    def finish(self, batch: Batch, now_ns: int) -> None:
+        """A batch that was taken has run; whoever waits for what it held has its turn."""
+        self._scheduler.finish(batch, now_ns)
+        # Warm-up batches had no turn.
+        ticket = self._running.pop(batch, None)
+        if ticket is not None:
+            is_wanted = len(self._scheduler) > 0
+            self._limiter.release(ticket, has_run=True, is_wanted=is_wanted)
+
+    def expire(self, now_ns: int) -> Sequence[InferRequest]:
+        """The requests that have waited too long, whoever runs."""
+        return self._scheduler.expire(now_ns)
+
+    def wake_ns(self) -> int | None:
+        """None while a turn is waited for: `begin`'s callback tells when it is there."""
+        return None if self._waits() else self._scheduler.wake_ns()
+
+    def next_deadline_ns(self) -> int | None:
+        """When `expire` will first find something, or None."""
+        return self._scheduler.next_deadline_ns()
+
+    def remove(self, request: InferRequest) -> bool:
+        """Drop a request that still waits."""
+        return self._scheduler.remove(request)
+
+    def abandoned(self) -> Sequence[InferRequest]:
+        """Requests that can't run because one before them was removed."""
+        return self._scheduler.abandoned()
+
+    def _waits(self) -> bool:
+        return any(ticket.is_waiting for ticket in self._tickets)
+
+    def __len__(self) -> int:
+        return len(self._scheduler) + sum(len(batch.requests) for batch in self._held.values())
