@@ -2,25 +2,18 @@
 
 import json
 import os
-import re
 import select
 import signal
-import subprocess
-import sys
 import threading
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 from tests.support.python_models import write_model
+from tests.support.served_repository import Server, running_server
 
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 60
-SERVE = (sys.executable, "-m", "naiad", "serve", "--http-port=0", "--grpc-port=0")
 # A generator of text: as many words as it is asked for, each when it is there.
 WORDS = """
 import os, time
@@ -38,73 +31,6 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse([out]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-
-
-class Server:
-    """A running ``naiad serve``."""
-
-    def __init__(self, repository: Path) -> None:
-        self._process = subprocess.Popen(
-            [*SERVE, "--metrics-port=0", f"--model-repository={repository}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stderr is not None
-        self.lines: list[str] = []
-        self._found: dict[str, str] = {}
-        self._is_up = threading.Event()
-        self._stream: IO[str] = self._process.stderr
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-        assert self._is_up.wait(TIMEOUT_S)
-        assert "HTTPService" in self._found, "".join(self.lines)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def get(self, path: str, service: str = "HTTPService") -> str:
-        with urllib.request.urlopen(f"http://{self._found[service]}{path}", timeout=30) as answer:
-            text: str = answer.read().decode()
-            return text
-
-    def post(self, path: str, body: dict[str, Any]) -> str:
-        request = urllib.request.Request(
-            f"http://{self._found['HTTPService']}{path}", json.dumps(body).encode()
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            text: str = answer.read().decode()
-            return text
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self._process.send_signal(number)
-        code = self._process.wait(TIMEOUT_S)
-        self._reader.join()
-        self._stream.close()
-        return code
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def _read(self) -> None:
-        for line in self._stream:
-            self.lines.append(line)
-            if found := re.search(r"Started (\w+|Metrics Service) at ([\d.:]+)", line):
-                self._found[found[1]] = found[2]
-                if found[1] == "Metrics Service":
-                    self._is_up.set()
-        self._is_up.set()
-
-
-@contextmanager
-def serving(repository: Path) -> Iterator[Server]:
-    server = Server(repository)
-    try:
-        yield server
-    finally:
-        if server.is_running():
-            server.stop(signal.SIGKILL)
 
 
 def children(pid: int) -> list[int]:
@@ -141,7 +67,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_words_come_as_events(repository: Path) -> None:
-    with serving(repository) as server:
+    with running_server(repository) as server:
         events = server.post("/v2/models/words/generate_stream", {"IN": 3}).split("\n\n")
         words = [json.loads(event.removeprefix("data: "))["OUT"] for event in events if event]
         assert [word.split()[0] for word in words] == ["word0", "word1", "word2"]
@@ -158,7 +84,7 @@ def test_no_process_and_no_memory_is_left_when_the_server_ends(
     repository: Path, number: signal.Signals
 ) -> None:
     before = set(os.listdir("/dev/shm"))
-    with serving(repository) as server:
+    with running_server(repository) as server:
         server.post("/v2/models/words/generate_stream", {"IN": 3})
         processes = [os.pidfd_open(pid) for pid in children(server.pid)]
         assert len(processes) == 2
@@ -170,7 +96,7 @@ def test_no_process_and_no_memory_is_left_when_the_server_ends(
 
 
 def test_a_process_in_the_middle_of_execute_ends_with_the_server(repository: Path) -> None:
-    with serving(repository) as server:
+    with running_server(repository) as server:
         thread = threading.Thread(target=_ask_in_vain, args=(server,))
         thread.start()
         # The model says when it is in there.

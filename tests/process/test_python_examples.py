@@ -1,0 +1,127 @@
+"""The example models of the Python backend give the answers that they promise."""
+
+import io
+import json
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.support.served_repository import Server, running_server
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[2] / "examples" / "python_models" / "repository"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server(REPOSITORY) as running:
+        yield running
+
+
+def ask(server: Server, model: str, **inputs: tuple[str, list[int], list[Any]]) -> dict[str, Any]:
+    """The outputs' data by name."""
+    tensors = [
+        {"name": name, "datatype": datatype, "shape": shape, "data": data}
+        for name, (datatype, shape, data) in inputs.items()
+    ]
+    answer = json.loads(server.post(f"/v2/models/{model}/infer", {"inputs": tensors}))
+    return {output["name"]: output["data"] for output in answer["outputs"]}
+
+
+def events(server: Server, model: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    text = server.post(f"/v2/models/{model}/generate_stream", body)
+    return [json.loads(event.removeprefix("data: ")) for event in text.split("\n\n") if event]
+
+
+PAIR = {"INPUT0": ("FP32", [4], [1, 2, 3, 4]), "INPUT1": ("FP32", [4], [10, 20, 30, 40])}
+
+
+def test_add_sub(server: Server) -> None:
+    found = ask(server, "add_sub", **PAIR)
+    assert found == {"OUTPUT0": [11, 22, 33, 44], "OUTPUT1": [-9, -18, -27, -36]}
+
+
+def test_bls(server: Server) -> None:
+    assert ask(server, "bls_sync", **PAIR) == {"SUM": [11, 22, 33, 44]}
+    assert ask(server, "bls_async", **PAIR) == {
+        "SUM": [11, 22, 33, 44],
+        "DIFFERENCE": [-9, -18, -27, -36],
+    }
+
+
+def test_square(server: Server) -> None:
+    assert [event["OUT"] for event in events(server, "square", {"IN": 3})] == [3, 3, 3]
+    assert events(server, "square", {"IN": 0}) == []
+
+
+def test_square_over_a_grpc_stream(server: Server) -> None:
+    grpcclient = pytest.importorskip("tritonclient.grpc")
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with grpcclient.InferenceServerClient(server.grpc_address) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        tensor = grpcclient.InferInput("IN", [1], "INT32")
+        tensor.set_data_from_numpy(np.array([4], np.int32))
+        client.async_stream_infer("square", [tensor], enable_empty_final_response=True)
+        numbers = []
+        is_final = False
+        while not is_final:
+            result, error = answers.get(timeout=30)
+            assert error is None
+            is_final = result.get_response().parameters["triton_final_response"].bool_param
+            if not is_final:
+                numbers.append(int(result.as_numpy("OUT")[0]))
+        client.stop_stream()
+    assert numbers == [4, 4, 4, 4]
+
+
+def test_auto_complete(server: Server) -> None:
+    texts = ("BYTES", [2, 1], ["four", "\u00fcber"])
+    assert ask(server, "auto_complete", TEXT=texts) == {"LENGTH": [4, 4]}
+    config = json.loads(server.get("/v2/models/auto_complete/config"))
+    assert config["max_batch_size"] == 8
+
+
+def test_custom_metrics(server: Server) -> None:
+    ask(server, "custom_metrics", IN=("FP32", [3], [1, 2, 3]))
+    page = server.get("/metrics", "Metrics Service").splitlines()
+    assert 'example_elements{model="custom_metrics"} 3' in page
+    assert 'example_sizes_bucket{le="10"} 1' in page
+
+
+def test_image_preprocess(server: Server) -> None:
+    encoded = io.BytesIO()
+    Image.new("RGB", (64, 48), (255, 0, 51)).save(encoded, "PNG")
+    content = encoded.getvalue()
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "IMAGE",
+                    "datatype": "BYTES",
+                    "shape": [1],
+                    "parameters": {"binary_data_size": len(content) + 4},
+                }
+            ]
+        }
+    ).encode()
+    answer = server.post_binary(
+        "/v2/models/image_preprocess/infer",
+        head + len(content).to_bytes(4, "little") + content,
+        header_length=len(head),
+    )
+    pixels = np.array(json.loads(answer)["outputs"][0]["data"]).reshape(3, 32, 32)
+    np.testing.assert_allclose(pixels.mean(axis=(1, 2)), [1, 0, 0.2], atol=1e-6)
+
+
+def test_text_stream(server: Server) -> None:
+    body = {"PROMPT": "the model", "max_tokens": 5, "seed": 1}
+    tokens = [event["TOKEN"] for event in events(server, "text_stream", body)]
+    assert len(tokens) == 5
+    assert tokens[0] in {"reads", "has"}
+    assert tokens == [event["TOKEN"] for event in events(server, "text_stream", body)]
+    assert events(server, "text_stream", {"PROMPT": "nonsense"}) == []
