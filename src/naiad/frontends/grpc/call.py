@@ -8,6 +8,7 @@ lies; any other gets one buffer of its length, placed so that its first tensor i
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -38,6 +39,9 @@ _ALIGNMENT: Final = 64
 _PIECE_BYTES: Final = 64 << 10
 # A stream whose answers wait is read again below this.
 _MAX_UNSENT_BYTES: Final = 1 << 20
+# Unpacked, and reserved, at a time.
+_FIRST_STEP_BYTES: Final = 64 << 10
+_STEP_BYTES: Final = 1 << 20
 # Below this, packing costs the loop less than a hand-over to a thread.
 _MAX_INLINE_PACKED_BYTES: Final = 32 << 10
 
@@ -79,6 +83,7 @@ class Call:
         "_to_pack",
         "_trailers",
         "_unary_message",
+        "_unpacker",
         "_unsent_bytes",
         "headers",
         "is_open",
@@ -116,6 +121,7 @@ class Call:
         self._message: memoryview | None = None
         self._filled = 0
         self._unary_message: tuple[bytes | memoryview, int] | None = None
+        self._unpacker: compression.Unpacker | None = None
         self._is_ended = is_ended
         self._is_held = False
         # What was received and not taken, and how much of it still counts against the window.
@@ -163,7 +169,8 @@ class Call:
             and int.from_bytes(data[1:5], "big") == len(data) - _PREFIX_BYTES
         ):
             # The usual case: one message, whole.
-            if self._accept(data[0], len(data) - _PREFIX_BYTES) and self._reserve(len(data)):
+            size = len(data) - _PREFIX_BYTES
+            if self._accept(data[0], size) and self._reserve(size):
                 self._deliver(data[0], data, _PREFIX_BYTES)
             return
         self._assemble(data)
@@ -302,6 +309,8 @@ class Call:
 
     def resume(self) -> None:
         """Go on after `hold`."""
+        if self._unpacker is not None:
+            return  # what follows the message that is unpacked must not overtake it
         self._is_held = False
         backlog, self._backlog = self._backlog, []
         for index, (data, unconsumed) in enumerate(backlog):
@@ -336,11 +345,19 @@ class Call:
             return
         limit = self._connection.context.options.max_receive_message_bytes
         self.hold()
-        loop = self._connection.context.loop
-        work = loop.run_in_executor(None, compression.decompress, encoding, data, limit)
-        work.add_done_callback(self._end_unpacking)
+        self._unpacker = compression.Unpacker(encoding, data, limit)
+        self._unpack_more(self._unpacker, _FIRST_STEP_BYTES)
 
-    def _end_unpacking(self, work: "asyncio.Future[bytes]") -> None:
+    def _unpack_more(self, unpacker: compression.Unpacker, size: int) -> None:
+        """Count a step against the server's budget, then take it."""
+        if not self._reserve(size):
+            return
+        unpacker.reserved_bytes += size
+        loop = self._connection.context.loop
+        work = loop.run_in_executor(None, unpacker.advance, size)
+        work.add_done_callback(partial(self._end_step, unpacker))
+
+    def _end_step(self, unpacker: compression.Unpacker, work: "asyncio.Future[bool]") -> None:
         if not self.is_open or work.cancelled():
             return
         error = work.exception()
@@ -349,16 +366,20 @@ class Call:
             self._refuse_size("more", limit)
         elif error is not None:
             self._refuse_packed(error)
+        elif work.result():
+            self._end_unpacking(unpacker)
         else:
-            self._is_held = False
-            self._take_unpacked(work.result())
-            if self.is_open and not self._is_held:
-                self.resume()
+            self._unpack_more(unpacker, _STEP_BYTES)
         self._connection.schedule_flush()
 
-    def _take_unpacked(self, unpacked: bytes) -> None:
-        if self._reserve(len(unpacked)):
-            self._deliver(0, unpacked, 0)
+    def _end_unpacking(self, unpacker: compression.Unpacker) -> None:
+        unpacked = unpacker.data
+        self.release(unpacker.reserved_bytes - len(unpacked) + unpacker.packed_bytes)
+        self._unpacker = None
+        self._is_held = False
+        self._deliver(0, memoryview(unpacked), 0)
+        if self.is_open and not self._is_held:
+            self.resume()
 
     def _refuse_packed(self, error: BaseException) -> None:
         self.fail(StatusCode.INTERNAL, f"a compressed message can not be unpacked: {error}")
@@ -559,6 +580,7 @@ class Call:
             self._connection.session.consume(self._stream_id, unconsumed)
         self._backlog.clear()
         self._message = None
+        self._unpacker = None
         self._receiver = None
         self._outgoing = None
         self._count_unsent(-self._unsent_bytes)

@@ -204,6 +204,51 @@ async def test_unknown_compression() -> None:
     assert answer.headers[b"grpc-accept-encoding"] == b"identity,deflate,gzip"
 
 
+def packed_request(request_id: str = "") -> bytes:
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS + 16)
+    return packer.compress(infer_request(request_id=request_id)) + packer.flush()
+
+
+@pytest.mark.slow
+async def test_what_unpacks_to_more_than_the_budget_is_not_unpacked() -> None:
+    server = Server(budget_bytes=10 << 20)
+    peer = server.peer()
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS + 16)
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(100)) + packer.flush()
+    stream_id = peer.begin(INFER, (b"grpc-encoding", b"gzip"))
+    peer.h2.send_data(stream_id, frame(bomb, flag=1), end_stream=True)
+    highest = 0
+    async with asyncio.timeout(10):
+        while stream_id not in peer.answers:
+            await peer.settle()
+            highest = max(highest, server.budget.reserved_bytes)
+    assert peer.answers[stream_id].status == 14
+    assert "10485760 bytes" in peer.answers[stream_id].message
+    assert highest > 1 << 20
+    assert server.budget.reserved_bytes == 0
+
+
+async def test_compressed_requests_keep_their_order_and_leave_nothing_reserved() -> None:
+    count = 50
+    server = Server()
+    peer = server.peer()
+    stream_id = peer.begin(STREAM_INFER, (b"grpc-encoding", b"gzip"))
+    messages = [frame(packed_request(str(index)), flag=1) for index in range(count)]
+    for message in messages[:-1]:
+        peer.h2.send_data(stream_id, message)
+    async with asyncio.timeout(10):
+        while len(server.engine.requests) < count - 1 or server.budget.reserved_bytes:
+            await peer.settle()
+    peer.h2.send_data(stream_id, messages[-1], end_stream=True)
+    async with asyncio.timeout(10):
+        while not peer.answers[stream_id].trailers:
+            await peer.settle()
+    assert [request.request_id for request in server.engine.requests] == list(
+        map(str, range(count))
+    )
+    assert server.budget.reserved_bytes == 0
+
+
 async def test_answers_are_compressed_where_the_client_can_read_it() -> None:
     server = Server(compression_level=6)
     peer = server.peer()
