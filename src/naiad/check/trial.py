@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from naiad.backends.base import Instance, LoadedModel, ModelSource
+from naiad.backends.merged_instance import merge_requests
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.config_support import move_to_cpu
 from naiad.errors import InternalError, NaiadError
@@ -24,6 +25,7 @@ from naiad.model_config.schema import (
     ModelInstanceGroup,
     ModelSequenceBatching,
 )
+from naiad.model_config.signature import ModelSignature
 from naiad.model_config.validate import validate_config, validate_for_load
 
 Array = npt.NDArray[Any]
@@ -95,7 +97,9 @@ class Trial:
     def __init__(self, config: ModelConfig, loaded: LoadedModel) -> None:
         self.config = config
         self._loaded = loaded
-        self._instance: Instance = loaded.create_instance(0)
+        self._instance: Instance = merge_requests(
+            loaded.create_instance(0), ModelSignature.from_config(config)
+        )
 
     def __enter__(self) -> Self:
         return self
