@@ -15,7 +15,6 @@ from naiad.verify.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 6
 WORKERS = 12
 CONFIG = """
 name: "echo"
@@ -118,13 +117,17 @@ async def drive(address: str, seed: int, seconds: float) -> Counter[str]:
     return load.counts
 
 
-async def test_mixed_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seconds",
+    [6, pytest.param(600, marks=[pytest.mark.full, pytest.mark.timeout(800)])],
+)
+async def test_mixed_load(tmp_path: Path, seconds: float) -> None:
     (tmp_path / "echo" / "1").mkdir(parents=True)
     (tmp_path / "echo" / "config.pbtxt").write_text(CONFIG)
     with ServerProcess(tmp_path) as server:
-        counts = await drive(server.grpc_address, 1, SECONDS / 2)
+        counts = await drive(server.grpc_address, 1, seconds / 2)
         before = resident_bytes(server.pid)
-        counts += await drive(server.grpc_address, 2, SECONDS / 2)
+        counts += await drive(server.grpc_address, 2, seconds / 2)
         after = resident_bytes(server.pid)
         async with aio.insecure_channel(server.grpc_address) as channel:
             stub = pb_grpc.GRPCInferenceServiceStub(channel)
