@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from naiad import asgi
+    from naiad.app.definition import model
     from naiad.errors import NaiadError
     from naiad.exporter.export import export
     from naiad.exporter.options import ExportOptions
     from naiad.exporter.result import ExportResult
 
-__all__ = ["ExportOptions", "ExportResult", "NaiadError", "asgi", "export"]
+__all__ = ["ExportOptions", "ExportResult", "NaiadError", "asgi", "export", "model"]
 
 # Loaded when first used: torch alone costs three seconds, and a server needs none of it.
 _MODULES = {
@@ -19,6 +20,7 @@ _MODULES = {
     "NaiadError": "naiad.errors",
     "asgi": "naiad.asgi",
     "export": "naiad.exporter.export",
+    "model": "naiad.app.definition",
 }
 
 

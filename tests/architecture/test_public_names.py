@@ -14,6 +14,7 @@ def test_the_promised_names() -> None:
         "NaiadError",
         "asgi",
         "export",
+        "model",
     ]
     assert dir(naiad) == sorted(naiad.__all__)
 

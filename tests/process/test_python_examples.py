@@ -3,6 +3,8 @@
 import io
 import json
 import queue
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,3 +127,32 @@ def test_text_stream(server: Server) -> None:
     assert tokens[0] in {"reads", "has"}
     assert tokens == [event["TOKEN"] for event in events(server, "text_stream", body)]
     assert events(server, "text_stream", {"PROMPT": "nonsense"}) == []
+
+
+@pytest.fixture(scope="module")
+def application() -> Iterator[Server]:
+    with running_server(REPOSITORY.parent / "app.py") as running:
+        yield running
+
+
+def test_functions_are_models(application: Server) -> None:
+    answer = ask(application, "describe", x=("FP32", [2, 4], [1, 2, 3, 6, 0, 0, 0, 4]))
+    assert answer == {"mean": [3, 1], "spread": [5, 4]}
+    found = events(application, "words", {"text": "one two three", "max_words": 2})
+    assert [event["word"] for event in found] == ["ONE", "TWO"]
+    for total in (2, 4):
+        assert ask(application, "Adder", x=("INT64", [1], [2])) == {"total": [total]}
+
+
+def test_a_file_without_models_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text("x = 1\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "naiad", "serve", path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"error: {path} defines no model")

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import IO, Any
 
 _TIMEOUT_S = 60
-_SERVE = (sys.executable, "-m", "naiad", "serve", "--http-port=0", "--grpc-port=0")
+_SERVE = (sys.executable, "-m", "naiad", "serve")
+_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
+
+
+def _source(path: Path) -> list[str]:
+    """A repository is an option, an application file comes first."""
+    return [str(path)] if path.suffix == ".py" else [f"--model-repository={path}"]
 
 
 class Server:
@@ -21,7 +27,7 @@ class Server:
 
     def __init__(self, repository: Path) -> None:
         self._process = subprocess.Popen(
-            [*_SERVE, "--metrics-port=0", f"--model-repository={repository}"],
+            [*_SERVE, *_source(repository), *_PORTS],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

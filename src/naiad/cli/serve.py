@@ -2,11 +2,15 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from naiad.app.repository import write_models
+from naiad.errors import NaiadError
 from naiad.server.command_line import (
     NAIAD_SERVE,
     TRITONSERVER,
@@ -16,7 +20,7 @@ from naiad.server.command_line import (
     parse_arguments,
 )
 from naiad.server.logging import ServerLog
-from naiad.server.run import run_server
+from naiad.server.run import Outcome, run_server
 from naiad.server.settings import BadOptionError
 
 
@@ -31,7 +35,7 @@ class _Verbatim(click.Command):
 @click.command("serve", cls=_Verbatim, add_help_option=False)
 @click.pass_context
 def serve(context: click.Context) -> None:
-    """Serve the models of the repositories until SIGTERM or SIGINT."""
+    """Serve the models of the repositories, or of a Python file, until SIGTERM or SIGINT."""
     _serve(context.args, NAIAD_SERVE)
 
 
@@ -41,6 +45,30 @@ def tritonserver() -> None:
 
 
 def _serve(arguments: Sequence[str], command: Command) -> NoReturn:
+    if arguments and arguments[0].endswith(".py"):
+        outcome = _run_application(Path(arguments[0]), arguments[1:], command)
+    else:
+        outcome = _run(arguments, command)
+    if outcome.message:
+        click.echo(outcome.message, err=True)
+    if outcome.is_hanging:
+        sys.stderr.flush()
+        # Python's own exit would wait for threads that a model holds.
+        os._exit(outcome.exit_code)
+    sys.exit(outcome.exit_code)
+
+
+def _run_application(path: Path, arguments: Sequence[str], command: Command) -> Outcome:
+    """Serve the models that a Python file defines, besides those of the repositories."""
+    with tempfile.TemporaryDirectory(prefix="naiad-", ignore_cleanup_errors=True) as folder:
+        try:
+            write_models(path, Path(folder))
+        except (NaiadError, OSError) as error:
+            return Outcome(1, f"error: {error}")
+        return _run([f"--model-repository={folder}", *arguments], command)
+
+
+def _run(arguments: Sequence[str], command: Command) -> Outcome:
     try:
         settings = parse_arguments(arguments, command=command)
     except HelpRequested:
@@ -55,11 +83,4 @@ def _serve(arguments: Sequence[str], command: Command) -> NoReturn:
     except OSError as error:
         click.echo(f"error: --log-file: {error}", err=True)
         sys.exit(1)
-    outcome = run_server(settings, log)
-    if outcome.message:
-        click.echo(outcome.message, err=True)
-    if outcome.is_hanging:
-        sys.stderr.flush()
-        # Python's own exit would wait for threads that a model holds.
-        os._exit(outcome.exit_code)
-    sys.exit(outcome.exit_code)
+    return run_server(settings, log)

@@ -1,0 +1,1 @@
+"""Models as decorated functions and classes, for ``naiad serve app.py``."""
