@@ -1,3 +1,4 @@
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch._inductor
 from torch import nn
 
 from naiad.errors import InvalidArgumentError, UnsupportedError
@@ -59,6 +61,11 @@ def export_pt2(path: Path) -> None:
     torch.export.save(torch.export.export(TwoOfEach(), example()), path)
 
 
+def export_compiled(path: Path) -> None:
+    program = torch.export.export(TwoOfEach(), example())
+    quietly(torch._inductor.aoti_compile_and_package, program, package_path=str(path))
+
+
 def case(inputs: Mapping[str, Any] = ROWS) -> GoldenCase:
     return GoldenCase("example", 2, "fixed", inputs, {})
 
@@ -75,6 +82,15 @@ def test_each_format_runs_alone_and_names_its_outputs(
     outputs = open_artifact(path, NAMES, ["difference", "product"]).run(case())
     np.testing.assert_array_equal(outputs["difference"], ROWS["a"] - 2 * ROWS["b"])
     np.testing.assert_array_equal(outputs["product"], ROWS["a"] * ROWS["b"])
+
+
+@pytest.mark.full  # a C++ compiler runs for ten seconds and more
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+def test_a_compiled_package_runs_alone(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    export_compiled(path)
+    outputs = open_artifact(path, NAMES, ["difference", "product"]).run(case())
+    np.testing.assert_allclose(outputs["difference"], ROWS["a"] - 2 * ROWS["b"], rtol=1e-6)
 
 
 def test_outputs_of_a_dict_go_by_key_and_not_by_place(tmp_path: Path) -> None:
