@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import models
 import numpy as np
 import numpy.typing as npt
 import tritonclient.http as triton
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+import models
 import naiad
 from naiad.exporter.options import ExportOptions
 from naiad.verify.report import ModelReport, Report, print_report
