@@ -392,7 +392,9 @@ class _Answering:
             return
         self.is_closed = True
         error = None
-        if not self.host.is_decoupled and self.count == 0:
+        if not self.host.is_decoupled:
+            if self.count:
+                return
             error = wire.WireError(
                 TritonError.INTERNAL,
                 f"model instance '{self.host.instance_name}' let go of the request without "
@@ -429,12 +431,17 @@ class InferenceResponseSender:
             raise TypeError(f"send() takes an InferenceResponse, got {type(response)}")
         answering = self._answering
         answering.note(response, flags)
+        is_final = bool(flags)
+        if not answering.host.is_decoupled:
+            if response is None:
+                return  # the one response has gone, and was the last
+            is_final = True
         sent = (
             wire.WireResponse((), None, "", is_empty=True)
             if response is None
             else response._to_wire(answering.wanted)
         )
-        answering.host.respond(answering.key, sent, is_final=bool(flags))
+        answering.host.respond(answering.key, sent, is_final=is_final)
 
     def is_cancelled(self) -> bool:
         """Whether the client has gone away or given up."""
@@ -599,12 +606,15 @@ class InferenceRequest:
 
         def put(response: wire.WireResponse, is_final: bool) -> None:  # noqa: FBT001
             calls.put(response, is_final)
-            if is_final and not decoupled:
+            if decoupled:
+                # With the first response, so that whoever goes through them has not to wait for it.
+                if not future.done():
+                    loop.call_soon_threadsafe(finish, iterator)
+            elif is_final:
                 loop.call_soon_threadsafe(lambda: finish(calls.only()))
 
+        iterator = ResponseIterator(calls) if decoupled else None
         calls.key = _host().infer(self._to_wire(), put, is_decoupled=decoupled)
-        if decoupled:
-            finish(ResponseIterator(calls))
         return future
 
     def _to_wire(self) -> wire.WireRequest:
