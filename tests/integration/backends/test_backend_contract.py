@@ -6,12 +6,13 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import onnx
 import pytest
 
-from naiad.backends.base import LoadedModel, ModelSource
+from naiad.backends.base import Instance, LoadedModel, ModelSource
 from naiad.backends.registry import BackendRegistry
 from naiad.errors import NaiadError
 from naiad.inference import datatypes
@@ -90,11 +91,18 @@ def model(source: ModelSource, backend_name: str) -> LoadedModel:
     return backend.load(source)
 
 
+def make_instance(model: LoadedModel, index: int = 0) -> Instance:
+    """One of the kind that gets whole batches; backends that get requests have another contract."""
+    instance = model.create_instance(index)
+    assert hasattr(instance, "execute")
+    return cast("Instance", instance)
+
+
 @pytest.mark.parametrize("shape", [(1, 3), (4, 3), (1, 7), (0, 3), (2, 0)])
 def test_answers_in_the_shape_it_is_asked_in(model: LoadedModel, shape: tuple[int, int]) -> None:
     rows = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape)
     rows.flags.writeable = False
-    (output,) = model.create_instance(0).execute({"INPUT0": rows}, ["OUTPUT0"])
+    (output,) = make_instance(model).execute({"INPUT0": rows}, ["OUTPUT0"])
     assert output.name == "OUTPUT0"
     assert output.datatype is datatypes.FP32
     assert tuple(output.shape) == shape
@@ -104,18 +112,18 @@ def test_answers_in_the_shape_it_is_asked_in(model: LoadedModel, shape: tuple[in
 def test_reads_a_buffer_that_may_not_be_written(model: LoadedModel) -> None:
     body = np.array([[1, 2]], np.float32).tobytes()
     rows = np.frombuffer(body, np.float32).reshape(1, 2)
-    (output,) = model.create_instance(0).execute({"INPUT0": rows}, ["OUTPUT0"])
+    (output,) = make_instance(model).execute({"INPUT0": rows}, ["OUTPUT0"])
     np.testing.assert_array_equal(output.data, [[1, 2]])
 
 
 def test_a_missing_input_is_an_error_with_a_message(model: LoadedModel) -> None:
     with pytest.raises(NaiadError) as failure:
-        model.create_instance(0).execute({}, ["OUTPUT0"])
+        make_instance(model).execute({}, ["OUTPUT0"])
     assert failure.value.message
 
 
 def test_an_instance_works_on_after_a_failure(model: LoadedModel) -> None:
-    instance = model.create_instance(0)
+    instance = make_instance(model)
     with pytest.raises(NaiadError):
         instance.execute({}, ["OUTPUT0"])
     (output,) = instance.execute({"INPUT0": np.ones((1, 2), np.float32)}, ["OUTPUT0"])
@@ -126,7 +134,7 @@ def test_instances_run_side_by_side_in_their_threads(model: LoadedModel) -> None
     answers: dict[int, float] = {}
 
     def work(index: int) -> None:
-        instance = model.create_instance(index)
+        instance = make_instance(model, index)
         for _ in range(20):
             rows = np.full((1, 4), index, np.float32)
             (output,) = instance.execute({"INPUT0": rows}, ["OUTPUT0"])
@@ -144,7 +152,7 @@ def test_instances_run_side_by_side_in_their_threads(model: LoadedModel) -> None
 
 
 def test_an_output_outlives_its_instance(model: LoadedModel) -> None:
-    instance = model.create_instance(0)
+    instance = make_instance(model)
     (output,) = instance.execute({"INPUT0": np.full((2, 3), 5, np.float32)}, ["OUTPUT0"])
     instance.close()
     model.close()
@@ -162,7 +170,7 @@ def test_a_config_of_another_datatype_is_refused(source: ModelSource, backend_na
 
 
 def test_a_closed_instance_leaves_the_others_alone(model: LoadedModel) -> None:
-    first, second = model.create_instance(0), model.create_instance(1)
+    first, second = make_instance(model), make_instance(model, 1)
     first.close()
     (output,) = second.execute({"INPUT0": np.ones((1, 2), np.float32)}, ["OUTPUT0"])
     np.testing.assert_array_equal(output.data, [[1, 1]])
@@ -170,7 +178,7 @@ def test_a_closed_instance_leaves_the_others_alone(model: LoadedModel) -> None:
 
 def test_an_output_stays_when_its_input_is_gone(model: LoadedModel) -> None:
     rows = np.full((64, 64), 7, np.float32)
-    (output,) = model.create_instance(0).execute({"INPUT0": rows}, ["OUTPUT0"])
+    (output,) = make_instance(model).execute({"INPUT0": rows}, ["OUTPUT0"])
     del rows
     # What takes freed memory, if any of it was freed.
     others = [np.zeros((64, 64), np.float32) for _ in range(8)]
@@ -178,7 +186,7 @@ def test_an_output_stays_when_its_input_is_gone(model: LoadedModel) -> None:
 
 
 def test_batches_of_many_sizes_keep_their_rows(model: LoadedModel) -> None:
-    instance = model.create_instance(0)
+    instance = make_instance(model)
     answers = []
     for rows in (8, 1, 3, 8, 2):
         given = np.arange(rows * 5, dtype=np.float32).reshape(rows, 5)
@@ -199,7 +207,7 @@ def test_loading_and_unloading_leaves_no_memory_and_no_threads(
 
     def cycle() -> None:
         model = backend.load(source)
-        instances = [model.create_instance(index) for index in range(2)]
+        instances = [make_instance(model, index) for index in range(2)]
         for instance in instances:
             instance.execute({"INPUT0": rows}, ["OUTPUT0"])
             instance.close()

@@ -67,6 +67,9 @@ class FakeStep:
     def cancel(self, request: InferRequest) -> None:
         self.cancelled.append(request)
 
+    def problem(self) -> str:
+        return ""
+
     async def warm_up(self, samples: Sequence[WarmupSample]) -> None:
         raise AssertionError
 
