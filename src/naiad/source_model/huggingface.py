@@ -87,7 +87,8 @@ def _import_transformers(path: Path) -> ModuleType:
         import transformers  # noqa: PLC0415  # seconds, and only for such a directory
     except ImportError as error:
         raise UnsupportedError(f"exporting the directory {path} {_NEEDS_TRANSFORMERS}") from error
-    return transformers
+    module: ModuleType = transformers
+    return module
 
 
 def _read_settings(path: Path) -> Mapping[str, Any]:

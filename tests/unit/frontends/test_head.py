@@ -7,7 +7,7 @@ from naiad.frontends.http.head import Head, HeadParser
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.response import HttpError
-from naiad.frontends.rest.router import MODEL, Route, Router
+from naiad.frontends.rest.router import MODEL, BodyKind, Route, Router
 from naiad.protocol.forwarded_headers import compile_forward_pattern
 
 
@@ -20,8 +20,9 @@ def load(exchange: Exchange) -> None:
 
 
 ROUTES = [
-    Route(MODEL + "/infer", {"POST": infer}, has_tail=True, api=Api.INFERENCE),
-    Route("/load", {"POST": load}, is_large=True, api=Api.MODEL_REPOSITORY),
+    Route(MODEL + "/infer", {"POST": infer}, body=BodyKind.TENSORS, api=Api.INFERENCE),
+    Route("/load", {"POST": load}, body=BodyKind.FILES, api=Api.MODEL_REPOSITORY),
+    Route("/unload", {"POST": load}, api=Api.MODEL_REPOSITORY),
 ]
 
 
@@ -59,6 +60,15 @@ def test_a_plain_request() -> None:
     assert head.keep_alive
     assert head.refusal is None
     assert not head.is_head
+
+
+def test_a_body_without_tensors_is_small() -> None:
+    assert parse(post("Content-Length: 1048576", target="/unload")).refusal is None
+    head, body = refused(post("Content-Length: 1048577", target="/unload"))
+    assert head.startswith(b"HTTP/1.1 413 ")
+    assert b"1048577 bytes exceeds the 1048576 bytes that this route takes" in body
+    assert parse(post("Content-Length: 1048577", target="/load")).refusal is None
+    assert parse(post("Content-Length: 1048577")).refusal is None
 
 
 def test_a_known_head_is_found_by_its_bytes() -> None:

@@ -16,7 +16,7 @@ from naiad.frontends.rest.response import (
     format_head,
     naiad_error_response,
 )
-from naiad.frontends.rest.router import MODEL, Route
+from naiad.frontends.rest.router import MODEL, BodyKind, Route
 from naiad.frontends.rest.tracing import begin_trace, sending
 from naiad.frontends.serving import ServedModel, ServingEngine
 from naiad.inference.request import InferRequest
@@ -58,8 +58,15 @@ class GenerateHandlers:
         """The routes of this noun."""
         api = Api.INFERENCE
         return [
-            Route(MODEL + "/generate", {"POST": self.generate}, api=api),
-            Route(MODEL + "/generate_stream", {"POST": self.generate_stream}, api=api),
+            Route(
+                MODEL + "/generate", {"POST": self.generate}, body=BodyKind.JSON_TENSORS, api=api
+            ),
+            Route(
+                MODEL + "/generate_stream",
+                {"POST": self.generate_stream},
+                body=BodyKind.JSON_TENSORS,
+                api=api,
+            ),
         ]
 
     def generate(self, exchange: Exchange) -> None:

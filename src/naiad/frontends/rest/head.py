@@ -21,6 +21,7 @@ class RequestHead:
         headers: by name in lower case; repeated ones joined by a comma.
         is_large: the body may be as large as any, although it has no binary tail.
         has_tail: a binary tail may follow the JSON of the body.
+        max_json_bytes: of a body without tensors; None for the option's limit.
         header_length: bytes of JSON before the binary tail; None where no length was given.
         refusal: the answer where the head alone shows that the request can not be taken.
         denial: what ``handler`` answers where a restricted API was asked without its header; a
@@ -36,6 +37,7 @@ class RequestHead:
         "header_length",
         "headers",
         "is_large",
+        "max_json_bytes",
         "model_name",
         "refusal",
         "version",
@@ -49,6 +51,7 @@ class RequestHead:
         self.headers: Mapping[bytes, bytes] = {}
         self.is_large = False
         self.has_tail = False
+        self.max_json_bytes: int | None = None
         self.header_length: int | None = None
         self.refusal: Response | None = None
         self.denial: Response | None = None

@@ -23,7 +23,7 @@ from naiad.frontends.rest.response import (
     naiad_error_response,
     wrong_header_length,
 )
-from naiad.frontends.rest.router import MODEL, Route
+from naiad.frontends.rest.router import MODEL, BodyKind, Route
 from naiad.frontends.rest.tracing import begin_trace, sending
 from naiad.frontends.serving import ServedModel, ServingEngine
 from naiad.inference.request import InferRequest
@@ -66,7 +66,13 @@ class InferHandler:
     def routes(self) -> list[Route]:
         """The routes of this noun."""
         return [
-            Route(MODEL + "/infer", {"POST": self.infer}, TEXT, has_tail=True, api=Api.INFERENCE)
+            Route(
+                MODEL + "/infer",
+                {"POST": self.infer},
+                TEXT,
+                body=BodyKind.TENSORS,
+                api=Api.INFERENCE,
+            )
         ]
 
     def infer(self, exchange: Exchange) -> None:

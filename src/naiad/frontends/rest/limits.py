@@ -33,6 +33,14 @@ def check_body(head: "RequestHead", options: "RestOptions", content_length: int 
     # tritonclient sends the header along with whatever it asks after an inference.
     text = head.headers.get(b"inference-header-content-length") if head.has_tail else None
     limit = options.max_input_bytes
+    small = head.max_json_bytes
+    if small is not None and content_length is not None and content_length > small:
+        head.refusal = error_response(
+            413,
+            f"request JSON size of {content_length} bytes exceeds the {small} bytes that this "
+            "route takes; it carries no tensors",
+        )
+        return
     if text is None:
         if content_length is not None and content_length > limit and not head.is_large:
             head.refusal = _too_large(
@@ -69,6 +77,8 @@ def check_header_length(head: "RequestHead", body_bytes: int) -> Response | None
 
 def max_body_bytes(head: "RequestHead", options: "RestOptions") -> int:
     """What a body of unknown length may grow to."""
+    if head.max_json_bytes is not None:
+        return head.max_json_bytes
     is_small = head.header_length is None and not head.is_large
     return options.max_input_bytes if is_small else options.max_body_bytes
 

@@ -15,7 +15,7 @@ from naiad.frontends.rest.response import (
     format_head,
     naiad_error_response,
 )
-from naiad.frontends.rest.router import Route
+from naiad.frontends.rest.router import BodyKind, Route
 from naiad.frontends.serving import ServingEngine
 from naiad.protocol.v2_metadata import (
     decode_index_request,
@@ -46,7 +46,7 @@ class RepositoryHandlers:
         return [
             # Any repository may be named and means the same: Triton has one index.
             Route("/v2/repository[/{repository}]/index", {"POST": self.index}, api=api),
-            Route(_MODEL + "/load", {"POST": self.load}, is_large=True, api=api),
+            Route(_MODEL + "/load", {"POST": self.load}, body=BodyKind.FILES, api=api),
             Route(_MODEL + "/unload", {"POST": self.unload}, api=api),
             Route(_OTHER_MODEL + "/load", {"POST": self.refuse_repository}, api=api),
             Route(_OTHER_MODEL + "/unload", {"POST": self.refuse_repository}, api=api),

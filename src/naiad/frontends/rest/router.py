@@ -5,6 +5,7 @@ Source: the regular expressions in Triton's http_server.cc.
 """
 
 import re
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from naiad.frontends.rest.response import JSON, TEXT, Response, error_response
@@ -21,6 +22,19 @@ MODEL: Final = "/v2/models/{model}[/versions/{version}]"
 _MAX_VERSION: Final = (1 << 63) - 1
 
 
+# Bodies that only name and set things; they are parsed on the event loop, in a few milliseconds.
+_SETTINGS_JSON_BYTES: Final = 1 << 20
+
+
+class BodyKind(Enum):
+    """What a route's request bodies carry, which says how large they may be."""
+
+    SETTINGS = "names and settings"
+    JSON_TENSORS = "tensors as JSON"
+    TENSORS = "tensors as JSON, or in a binary tail behind it"
+    FILES = "files in base64"
+
+
 class Route:
     """A path and who answers on it.
 
@@ -30,17 +44,15 @@ class Route:
         path: the regular expression of the whole path.
         handlers: by method.
         content_type: of the error for another method, which Triton does not give one type.
-        is_large: a body may be as large as any.
-        has_tail: a binary tail may follow the JSON of a body.
+        body: what its requests carry.
         api: what restricts it.
     """
 
     __slots__ = (
         "api",
+        "body",
         "content_type",
         "handlers",
-        "has_tail",
-        "is_large",
         "path",
         "template",
     )
@@ -51,16 +63,14 @@ class Route:
         handlers: "Mapping[str, Handler]",
         content_type: bytes = JSON,
         *,
-        is_large: bool = False,
-        has_tail: bool = False,
+        body: BodyKind = BodyKind.SETTINGS,
         api: "Api",
     ) -> None:
         self.template = template
         self.path = _compile(template)
         self.handlers = handlers
         self.content_type = content_type
-        self.is_large = is_large
-        self.has_tail = has_tail
+        self.body = body
         self.api = api
 
 
@@ -90,8 +100,9 @@ class Router:
                 return
             groups = match.groupdict()
             head.model_name = groups.get("model") or groups.get("region") or ""
-            head.is_large = route.is_large
-            head.has_tail = route.has_tail
+            head.is_large = route.body is BodyKind.FILES
+            head.has_tail = route.body is BodyKind.TENSORS
+            head.max_json_bytes = _SETTINGS_JSON_BYTES if route.body is BodyKind.SETTINGS else None
             version = groups.get("version")
             if version is not None and int(version) > _MAX_VERSION:
                 head.handler = _bad_version(version, route.content_type)
