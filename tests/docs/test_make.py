@@ -45,4 +45,4 @@ def test_torch_is_pinned_and_may_come_from_another_index(clone: Path) -> None:
 
 def test_ci_runs_the_verbs_that_people_run() -> None:
     script = (MAKEFILE.parent / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert script[-2:] == ["make check", "make test"]
+    assert script[-3:] == ["make check", "make test", "make conformance"]
