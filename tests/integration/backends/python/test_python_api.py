@@ -32,6 +32,7 @@ async def test_initialize_gets_the_arguments_of_triton(tmp_path: Path) -> None:
                 self.seen = dict(args)
 
             def execute(self, requests):
+                assert sys.argv == [""]
                 seen = [self.seen, WORD, AGAIN, pb_utils.get_model_dir(), os.getcwd()]
                 out = pb_utils.Tensor("OUT", np.array([json.dumps(seen)], np.object_))
                 return [pb_utils.InferenceResponse([out])]
@@ -277,6 +278,8 @@ def check(args):
         (lambda: pb_utils.InferenceResponse([], parameters={"a": 1.5}),
          pb_utils.TritonModelException,
          "Expect parameters values to have type bool/int/str, found type <class 'float'>"),
+        (lambda: pb_utils.InferenceResponse([], parameters=[]),
+         pb_utils.TritonModelException, ", got <class 'list'>"),
         (lambda: pb_utils.InferenceResponse([], parameters={1: 1}),
          pb_utils.TritonModelException,
          "Expect parameters keys to have type str, found type <class 'int'>"),

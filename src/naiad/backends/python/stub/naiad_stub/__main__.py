@@ -4,4 +4,7 @@ import sys
 
 from .process import main
 
-main(sys.argv[1:])
+arguments = sys.argv[1:]
+# A model may read the command line, as ``unittest.main`` does; in Triton's process it is empty.
+sys.argv = [""]
+main(arguments)

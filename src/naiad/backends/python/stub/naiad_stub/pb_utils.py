@@ -265,7 +265,7 @@ def _check_parameters(parameters: Any) -> dict[str, Any]:
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
-        raise TypeError(f"parameters must be a dict, got {type(parameters)}")
+        raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(
@@ -306,7 +306,7 @@ class InferenceResponse:
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"error must be a TritonError, got {type(error)}")
         self._error = error
-        self._parameters = json.dumps(_check_parameters(parameters)) if parameters else "{}"
+        self._parameters = json.dumps(_check_parameters(parameters))
 
     def output_tensors(self) -> list[Tensor]:
         """The outputs."""
