@@ -123,6 +123,9 @@ def test_trace_and_log_settings(client: triton.InferenceServerClient) -> None:
     assert list(updated.settings["trace_rate"].value) == ["7"]
     cleared = client.update_trace_settings("simple", {"trace_rate": None})
     assert list(cleared.settings["trace_rate"].value) == ["1000"]
+    # Of two faults the model comes first, as in Triton's own suite.
+    with pytest.raises(InferenceServerException, match="Request for unknown model : nope"):
+        client.update_trace_settings("nope", {"trace_file": "x"})
     assert (
         client.update_log_settings({"log_verbose_level": 1})
         .settings["log_verbose_level"]

@@ -23,9 +23,7 @@ class TraceSettingHandlers:
         return [Method(f"{SERVICE}TraceSetting", Api.TRACE, unary=handler)]
 
     def _set(self, request: TraceSettingRequest) -> TraceSettingResponse:
+        values = self._traces.query(request.model_name)  # an unknown model is the first fault
         if request.settings:
-            update = decode_trace_update(request)
-            values = self._traces.update(request.model_name, update)
-        else:
-            values = self._traces.query(request.model_name)
+            values = self._traces.update(request.model_name, decode_trace_update(request))
         return encode_trace_settings(values)
