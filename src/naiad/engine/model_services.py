@@ -15,7 +15,13 @@ from naiad.engine.cached_executor import CachedExecutor
 from naiad.engine.ensemble import ComposingModels, EnsembleExecutor
 from naiad.engine.executor import Executor
 from naiad.engine.model import Model
-from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnavailableError
+from naiad.errors import (
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    NaiadError,
+    UnavailableError,
+)
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 
@@ -143,7 +149,7 @@ class EngineServices:
         on_response = request.on_response
         self._models.cancel(model, request)
         # Whoever waits for the answer, on another thread, must hear that none comes.
-        error = UnavailableError("the request was cancelled")
+        error = CancelledError("the request was cancelled")
         on_response(InferResponse(model.name, model.version, request.request_id, (), error))
 
     def _forget(self, request: InferRequest) -> None:

@@ -777,6 +777,10 @@ class Logger:
 
 
 def _log(level: int, message: str) -> None:
+    if not isinstance(message, str):
+        raise TypeError(f"a line of the log must be str, got {type(message)}")
+    if level not in range(4):
+        raise TypeError(f"a level of the log must be one of LogLevel, got {level!r}")
     frame = sys._getframe(2)
     name = frame.f_code.co_filename.rpartition("/")[2]
     _host().log(level, f"{name}:{frame.f_lineno}] {message}")
