@@ -7,6 +7,7 @@ pb_stub.cc, response_sender.cc, pb_tensor.cc, metric_family.cc.
 from __future__ import annotations
 
 import asyncio
+import enum
 import json
 import queue
 import sys
@@ -161,9 +162,9 @@ class Tensor:
     __slots__ = ("_array", "_code", "_name", "_raw", "_shape")
 
     def __init__(self, name: str, numpy_array: Any) -> None:
-        _check_name(name)
         if not isinstance(numpy_array, np.ndarray):
             raise TypeError(f"Tensor '{name}' needs a numpy array, got {type(numpy_array)}")
+        _check_name(name)
         code = numpy_to_triton_type(numpy_array.dtype)
         if code is None:
             raise TritonModelException(
@@ -732,7 +733,7 @@ class ResponseIterator:
             return
 
 
-class LogLevel:
+class LogLevel(enum.IntEnum):
     """How grave a line of the log is."""
 
     INFO = 0
@@ -779,7 +780,7 @@ class Logger:
 def _log(level: int, message: str) -> None:
     if not isinstance(message, str):
         raise TypeError(f"a line of the log must be str, got {type(message)}")
-    if level not in range(4):
+    if not isinstance(level, LogLevel):
         raise TypeError(f"a level of the log must be one of LogLevel, got {level!r}")
     frame = sys._getframe(2)
     name = frame.f_code.co_filename.rpartition("/")[2]
