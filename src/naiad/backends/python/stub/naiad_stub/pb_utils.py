@@ -518,6 +518,8 @@ class InferenceRequest:
         where = f"with id '{request_id}' and model name '{model_name}' should not be empty."
         if any(tensor is None for tensor in self._inputs):
             raise TritonModelException(f"Input tensor for request {where}")
+        if not all(isinstance(name, str) for name in self._output_names):
+            raise TypeError("requested_output_names must hold texts")
         if any(not name for name in self._output_names):
             raise TritonModelException(f"Requested output name for request {where}")
 
