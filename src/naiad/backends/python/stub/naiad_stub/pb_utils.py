@@ -500,6 +500,10 @@ class InferenceRequest:
             raise TypeError(
                 "InferenceRequest() needs inputs, requested_output_names and model_name"
             )
+        if correlation_id is None or not all(
+            isinstance(value, int) for value in (model_version, flags, timeout)
+        ):
+            raise TypeError("correlation_id, model_version, flags and timeout can't be left empty")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         self._request_id = request_id
