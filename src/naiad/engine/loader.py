@@ -27,6 +27,7 @@ from naiad.errors import (
     NaiadError,
     PermissionDeniedError,
 )
+from naiad.model_config.instances import list_instances
 from naiad.model_config.json_format import parse_config_json
 from naiad.model_config.normalize import fill_defaults, normalize_config
 from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
@@ -206,8 +207,13 @@ class Loader:
         instances: list[Instance | RequestInstance] = []
         try:
             # One by one, so that those made before a failure are closed.
-            for index, name in enumerate(_instance_names(config)):
-                _log.info("TRITONBACKEND_ModelInstanceInitialize: %s (CPU device 0)", name)
+            for index, place in enumerate(list_instances(config)):
+                _log.info(
+                    "TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)",
+                    place.name,
+                    "CPU" if place.gpu is None else "GPU",
+                    place.gpu or 0,
+                )
                 instances.append(loaded.create_instance(index))
             labels = read_labels(plan.folder, config)
             signature = ModelSignature.from_config(config)
@@ -323,7 +329,7 @@ class Loader:
     def _scheduler(self, config: ModelConfig) -> Scheduler:
         return make_scheduler(
             config,
-            instance_count=len(_instance_names(config)),
+            instance_count=len(list_instances(config)),
             held_until_count=self._options.held_until_count,
             held_until_backlog_count=self._options.held_until_backlog_count,
         )
@@ -338,7 +344,7 @@ class Loader:
             config=config,
             version_directory=plan.folder.version_path(version),
             settings=self._options.backend_settings.get(config.backend, {}),
-            thread_count=max(1, self._options.core_count // max(1, len(_instance_names(config)))),
+            thread_count=max(1, self._options.core_count // max(1, len(list_instances(config)))),
             services=services,
             core_count=self._options.core_count,
         )
@@ -357,14 +363,3 @@ def _write_files(repository: Path, name: str, files: Mapping[str, bytes]) -> Non
                 f"failed to load '{name}', failed to poll from model repository: can't write "
                 f"'{relative}': {error.strerror}"
             ) from error
-
-
-def _instance_names(config: ModelConfig) -> list[str]:
-    """One name per instance; a group for GPUs has its count of them on each."""
-    return [
-        f"{group.name}_{index}" if gpu is None else f"{group.name}_{index}_gpu{gpu}"
-        for group in config.instance_group
-        if not group.passive
-        for gpu in (group.gpus if group.kind == ModelInstanceGroup.KIND_GPU else [None])
-        for index in range(max(group.count, 1))
-    ]

@@ -15,6 +15,7 @@ from naiad.backends.python.options import PythonOptions, read_options
 from naiad.backends.python.stub.naiad_stub import wire
 from naiad.backends.python.stub.naiad_stub.channel import Frame
 from naiad.errors import InternalError, InvalidArgumentError
+from naiad.model_config.instances import InstancePlace, list_instances
 from naiad.model_config.json_format import config_to_json, parse_config_json
 from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
 
@@ -42,7 +43,8 @@ class PythonBackend:
         options = read_options(source)
         path = _model_file(source)
         name = f"{source.name}_autocomplete"
-        arguments = _arguments(source, name, path, "CPU")
+        place = InstancePlace(name, ModelInstanceGroup.KIND_CPU, None)
+        arguments = _arguments(source, place, path)
         process = ModelProcess(
             ProcessOptions(
                 name,
@@ -89,13 +91,13 @@ class PythonModel:
             InternalError: the process or the model did not start.
         """
         source = self._source
-        name, kind = _instances(source.config)[index]
-        arguments = _arguments(source, name, self._path, kind)
+        place = list_instances(source.config)[index]
+        arguments = _arguments(source, place, self._path)
         if self._options.is_in_process:
             return InProcessInstance(arguments, source.version, self._services)
         return PythonInstance(
             InstanceSetup(
-                name,
+                place.name,
                 source.name,
                 source.version,
                 arguments,
@@ -127,14 +129,14 @@ def _model_file(source: ModelSource) -> Path:
     return path
 
 
-def _arguments(source: ModelSource, instance: str, path: Path, kind: str) -> dict[str, str]:
+def _arguments(source: ModelSource, place: InstancePlace, path: Path) -> dict[str, str]:
     """What ``initialize`` gets, and what the process needs to find the model."""
     config = source.config
     return {
         "model_config": orjson.dumps(config_to_json(config)).decode(),
-        "model_instance_kind": kind,
-        "model_instance_name": instance,
-        "model_instance_device_id": "0",
+        "model_instance_kind": _KINDS.get(place.kind, "CPU"),
+        "model_instance_name": place.name,
+        "model_instance_device_id": str(place.gpu or 0),
         "model_repository": str(source.version_directory.parent),
         "model_version": str(source.version),
         "model_name": source.name,
@@ -142,16 +144,6 @@ def _arguments(source: ModelSource, instance: str, path: Path, kind: str) -> dic
         "model_file": str(path),
         "is_decoupled": str(int(config.model_transaction_policy.decoupled)),
     }
-
-
-def _instances(config: ModelConfig) -> list[tuple[str, str]]:
-    """Name and kind of every instance, in the order of their numbers."""
-    return [
-        (f"{group.name}_{index}", _KINDS.get(group.kind, "CPU"))
-        for group in config.instance_group
-        if not group.passive
-        for index in range(max(group.count, 1))
-    ]
 
 
 def _apply(config: ModelConfig, text: str, *, is_completed: bool) -> None:
