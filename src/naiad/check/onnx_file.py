@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from naiad.errors import InvalidArgumentError
-from naiad.repository.onnx_external_data import external_locations
+from naiad.repository.onnx_external_data import external_locations, read_varint
 
 # ModelProto
 _IR_VERSION: Final = 1
@@ -86,13 +86,13 @@ def _fields(data: mmap.mmap, span: _Span) -> Iterator[tuple[int, int | _Span]]:
     """Field numbers with the number, or with where the bytes lie."""
     position, end = span
     while position < end:
-        tag, position = _read_varint(data, position)
+        tag, position = read_varint(data, position)
         kind = tag & 7
         if kind == _VARINT:
-            value, position = _read_varint(data, position)
+            value, position = read_varint(data, position)
             yield tag >> 3, value
         elif kind == _BYTES:
-            length, position = _read_varint(data, position)
+            length, position = read_varint(data, position)
             if position + length > end:
                 raise IndexError("a field is longer than what holds it")
             yield tag >> 3, (position, position + length)
@@ -101,16 +101,3 @@ def _fields(data: mmap.mmap, span: _Span) -> Iterator[tuple[int, int | _Span]]:
             position += 8 if kind == _FIXED64 else 4
         else:
             raise IndexError(f"no field has the wire type {kind}")
-
-
-def _read_varint(data: mmap.mmap, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise IndexError("a number has more than 64 bits")

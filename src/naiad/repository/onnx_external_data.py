@@ -109,12 +109,12 @@ def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, i
     position = start
     try:
         while position < end:
-            tag, position = _read_varint(data, position)
+            tag, position = read_varint(data, position)
             kind = tag & 7
             if kind == _VARINT:
-                _, position = _read_varint(data, position)
+                _, position = read_varint(data, position)
             elif kind == _BYTES:
-                length, position = _read_varint(data, position)
+                length, position = read_varint(data, position)
                 if position + length > end:
                     return
                 yield tag >> 3, position, position + length
@@ -129,7 +129,12 @@ def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, i
         return
 
 
-def _read_varint(data: mmap.mmap, position: int) -> tuple[int, int]:
+def read_varint(data: mmap.mmap | bytes, position: int) -> tuple[int, int]:
+    """A number of protobuf's wire format, and where it ends.
+
+    Raises:
+        IndexError: it is cut off, or longer than any parser takes.
+    """
     value = shift = 0
     while True:
         byte = data[position]
@@ -138,3 +143,5 @@ def _read_varint(data: mmap.mmap, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
+        if shift > 63:
+            raise IndexError("a number has more than 64 bits")

@@ -12,7 +12,7 @@ from naiad.errors import InvalidArgumentError
 from naiad.model_config.schema import ModelConfig
 from naiad.repository.containment import check_containment
 from naiad.repository.layout import scan_repositories
-from naiad.repository.onnx_external_data import external_locations
+from naiad.repository.onnx_external_data import external_locations, read_varint
 
 
 @pytest.fixture
@@ -218,3 +218,9 @@ def test_a_file_that_is_cut_off_gives_what_is_there(tmp_path: Path) -> None:
         file.write_bytes(content[:length])
         assert external_locations(file) <= {"a", "location"}
     assert external_locations(file) == {"a", "location"}
+
+
+def test_a_number_without_an_end_is_no_number() -> None:
+    with pytest.raises(IndexError, match="more than 64 bits"):
+        read_varint(b"\xff" * 100, 0)
+    assert read_varint(b"\xff" * 9 + b"\x01", 0) == (2**64 - 1, 10)
