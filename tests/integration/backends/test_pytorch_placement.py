@@ -28,6 +28,8 @@ def test_every_instance_has_the_device_of_its_group() -> None:
     config.instance_group.add(count=1, kind="KIND_MODEL")
     assert [str(device) for device in instance_devices(config)] == [
         "cuda:0",
+        "cuda:0",
+        "cuda:1",
         "cuda:1",
         "cpu",
         "None",

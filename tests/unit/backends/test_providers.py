@@ -3,9 +3,9 @@
 import pytest
 
 from naiad.backends.onnxruntime.providers import (
-    Placement,
     Provider,
-    find_placement,
+    check_providers,
+    find_gpu,
     select_providers,
 )
 from naiad.errors import InvalidArgumentError, NaiadError, UnsupportedError
@@ -16,8 +16,8 @@ CPU: Provider = ("CPUExecutionProvider", {})
 CPU_BUILD = ["AzureExecutionProvider", "CPUExecutionProvider"]
 OPENVINO_BUILD = ["OpenVINOExecutionProvider", "CPUExecutionProvider"]
 GPU_BUILD = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
-ON_CPU = Placement()
-ON_GPU_1 = Placement(gpu=1)
+ON_CPU = None
+ON_GPU_1 = 1
 
 
 def config(accelerators: str = "", groups: str = "") -> ModelConfig:
@@ -83,7 +83,7 @@ def test_tensorrt_has_tritons_names_and_cuda_behind_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accelerators", "placement", "kind", "text"),
+    ("accelerators", "gpu", "kind", "text"),
     [
         (
             'cpu_execution_accelerator { name: "openvino" }',
@@ -108,10 +108,10 @@ def test_tensorrt_has_tritons_names_and_cuda_behind_it() -> None:
     ],
 )
 def test_what_can_not_be_had_is_refused(
-    accelerators: str, placement: Placement, kind: type[NaiadError], text: str
+    accelerators: str, gpu: int | None, kind: type[NaiadError], text: str
 ) -> None:
     with pytest.raises(kind) as failure:
-        select_providers(config(accelerators), placement, CPU_BUILD)
+        select_providers(config(accelerators), gpu, CPU_BUILD)
     assert text in failure.value.message
 
 
@@ -120,5 +120,12 @@ def test_instances_are_counted_over_groups_and_gpus() -> None:
         "instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 3 ] }, "
         "{ count: 5 kind: KIND_CPU passive: true }, { count: 1 kind: KIND_CPU } ]"
     )
-    places = [find_placement(config(groups=groups), index).gpu for index in range(5)]
+    places = [find_gpu(config(groups=groups), index) for index in range(5)]
     assert places == [0, 0, 3, 3, None]
+
+
+def test_a_provider_that_did_not_start_is_not_passed_over() -> None:
+    wanted = select_providers(config(), ON_GPU_1, GPU_BUILD)
+    check_providers("m", wanted, ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    with pytest.raises(UnsupportedError, match="CUDAExecutionProvider, which could not be"):
+        check_providers("m", wanted, ["CPUExecutionProvider"])

@@ -20,7 +20,7 @@ from naiad.backends.onnxruntime.options import (
     read_default_max_batch_size,
     shares_session,
 )
-from naiad.backends.onnxruntime.providers import Placement, find_placement, select_providers
+from naiad.backends.onnxruntime.providers import check_providers, find_gpu, select_providers
 from naiad.backends.onnxruntime.session import open_session, read_signature
 from naiad.backends.onnxruntime.text import to_bytes, to_text
 from naiad.backends.output_shapes import OutputShapes
@@ -69,7 +69,7 @@ class OnnxRuntimeBackend:
             NaiadError: the file can't be read or isn't what the config says.
         """
         opener = _SessionOpener(source, shares_threads=self._global_threads.is_asked_for(source))
-        session = opener.open(find_placement(source.config, 0))
+        session = opener.open(find_gpu(source.config, 0))
         artifact = read_signature(source.name, session)
         check_against_artifact(source.config, artifact)
         scalars = {
@@ -88,12 +88,14 @@ class _SessionOpener:
         self._shares_threads = shares_threads
         self._path = find_model_file(source, _DEFAULT_FILE)
 
-    def open(self, placement: Placement) -> Session:
+    def open(self, gpu: int | None) -> Session:
         config = self._source.config
         available = onnxruntime.get_available_providers()
-        providers = select_providers(config, placement, available)
+        providers = select_providers(config, gpu, available)
         options = make_session_options(self._source, shares_threads=self._shares_threads)
-        return open_session(self._path, options, providers)
+        session = open_session(self._path, options, providers)
+        check_providers(config.name, providers, session.get_providers())
+        return session
 
 
 class OnnxModel:
@@ -111,16 +113,16 @@ class OnnxModel:
         self._traits = _Traits(source, scalars)
         self._is_shared = shares_session(source)
         # The check of the file opened one where the first instance will be.
-        self._sessions: dict[Placement, Session] = {find_placement(source.config, 0): session}
+        self._sessions: dict[int | None, Session] = {find_gpu(source.config, 0): session}
         self._lock = threading.Lock()
 
     def create_instance(self, index: int) -> "OnnxInstance":
         """An instance on the session of its place, or with one of its own if the config says so."""
-        placement = find_placement(self._config, index)
+        gpu = find_gpu(self._config, index)
         with self._lock:
-            session = self._sessions.pop(placement, None) or self._opener.open(placement)
+            session = self._sessions.pop(gpu, None) or self._opener.open(gpu)
             if self._is_shared:
-                self._sessions[placement] = session
+                self._sessions[gpu] = session
         return OnnxInstance(session, self._traits)
 
     def close(self) -> None:

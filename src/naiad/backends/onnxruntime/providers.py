@@ -5,12 +5,12 @@ of onnxruntime, and of TensorRT also the names that Triton gave them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from naiad.errors import InvalidArgumentError, UnsupportedError
-from naiad.model_config.schema import ModelConfig, ModelInstanceGroup, ModelOptimizationPolicy
+from naiad.model_config.instances import list_instances
+from naiad.model_config.schema import ModelConfig, ModelOptimizationPolicy
 
 Provider: TypeAlias = tuple[str, dict[str, str]]
 _Accelerator = ModelOptimizationPolicy.ExecutionAccelerators.Accelerator
@@ -45,36 +45,14 @@ _TENSORRT_PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where an instance runs.
-
-    Attributes:
-        gpu: its number; None for the CPU.
-    """
-
-    gpu: int | None = None
-
-
-def find_placement(config: ModelConfig, index: int) -> Placement:
-    """Where the config puts instance number ``index``, counted over its groups.
-
-    A group for GPUs has ``count`` instances on each of them.
-    """
-    for group in config.instance_group:
-        if group.passive:
-            continue
-        on_gpu = group.kind == ModelInstanceGroup.KIND_GPU
-        places = [Placement(gpu) for gpu in group.gpus] if on_gpu else [Placement()]
-        places = [place for place in places for _ in range(max(group.count, 1))]
-        if index < len(places):
-            return places[index]
-        index -= len(places)
-    return Placement()
+def find_gpu(config: ModelConfig, index: int) -> int | None:
+    """The GPU of instance number ``index``; None for the CPU."""
+    places = list_instances(config)
+    return places[index].gpu if index < len(places) else None
 
 
 def select_providers(
-    config: ModelConfig, placement: Placement, available: Sequence[str]
+    config: ModelConfig, gpu: int | None, available: Sequence[str]
 ) -> list[Provider]:
     """The providers of one instance, in the order in which they are offered the graph.
 
@@ -82,7 +60,7 @@ def select_providers(
 
     Args:
         config: of the model.
-        placement: of the instance.
+        gpu: that the instance runs on; None for the CPU.
         available: the providers that the installed onnxruntime was built with.
 
     Raises:
@@ -90,7 +68,7 @@ def select_providers(
         UnsupportedError: the installed onnxruntime is without a provider; says which one has it.
     """
     accelerators = config.optimization.execution_accelerators
-    if placement.gpu is None:
+    if gpu is None:
         wanted = [
             _make_provider(config.name, accelerator, _CPU_ACCELERATORS)
             for accelerator in accelerators.cpu_execution_accelerator
@@ -102,20 +80,44 @@ def select_providers(
         ]
         if _CUDA not in [name for name, _ in wanted]:
             wanted.append((_CUDA, {}))
-        wanted = [(name, {**options, "device_id": str(placement.gpu)}) for name, options in wanted]
+        wanted = [(name, {**options, "device_id": str(gpu)}) for name, options in wanted]
     for name, _ in wanted:
         # onnxruntime itself goes on without it, and its user wonders where the speed is.
         if name not in available:
             raise UnsupportedError(
                 f"model '{config.name}' asks for onnxruntime's {name}, which the installed "
                 f"onnxruntime does not have (it has {', '.join(available)}). Install "
-                f"{_PACKAGES[name]} in place of onnxruntime, or {_without(placement)}"
+                f"{_PACKAGES[name]} in place of onnxruntime, or {_without(gpu)}"
             )
     return [*wanted, *CPU_ONLY]
 
 
-def _without(placement: Placement) -> str:
-    if placement.gpu is None:
+def check_providers(model_name: str, wanted: Sequence[Provider], given: Sequence[str]) -> None:
+    """Refuse a session that onnxruntime has opened without a provider that was asked for.
+
+    A build may have a provider whose libraries or whose driver the machine lacks. onnxruntime
+    then says so in its log, which is off, and runs everything on the CPU.
+
+    Args:
+        model_name: for the message.
+        wanted: what `select_providers` gave.
+        given: what the session has.
+
+    Raises:
+        UnsupportedError: one is missing.
+    """
+    for name, _ in wanted:
+        if name not in given:
+            raise UnsupportedError(
+                f"model '{model_name}' asks for onnxruntime's {name}, which could not be started "
+                "on this machine. Check its driver and its libraries (for CUDA: nvidia-smi, and "
+                "the versions of CUDA and cuDNN that this onnxruntime was built for), or take it "
+                "out of the config: instance_group with kind: KIND_CPU, no execution_accelerators"
+            )
+
+
+def _without(gpu: int | None) -> str:
+    if gpu is None:
         return "take the accelerator out of the config"
     return "set the kind of the instance_group to KIND_CPU"
 

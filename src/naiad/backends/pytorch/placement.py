@@ -5,23 +5,19 @@ from typing import Final
 import torch
 
 from naiad.errors import UnsupportedError
+from naiad.model_config.instances import InstancePlace, list_instances
 from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
 
 CPU: Final = torch.device("cpu")
 
 
 def instance_devices(config: ModelConfig) -> list[torch.device | None]:
-    """The device of each instance, counted over all instance groups.
+    """The device of each instance, in the order of their numbers.
 
     None for KIND_MODEL: the model chose its devices itself when it was saved, and takes its
     inputs on the CPU.
     """
-    devices: list[torch.device | None] = []
-    for group in config.instance_group:
-        if group.passive:
-            continue
-        devices += [_device(group, index) for index in range(max(group.count, 1))]
-    return devices or [CPU]
+    return [_device(place) for place in list_instances(config)] or [CPU]
 
 
 def check_device(model_name: str, device: torch.device | None) -> None:
@@ -41,17 +37,15 @@ def check_device(model_name: str, device: torch.device | None) -> None:
         )
 
 
-def _device(group: ModelInstanceGroup, index: int) -> torch.device | None:
-    if group.kind == ModelInstanceGroup.KIND_MODEL:
+def _device(place: InstancePlace) -> torch.device | None:
+    if place.kind == ModelInstanceGroup.KIND_MODEL:
         return None
-    if group.kind != ModelInstanceGroup.KIND_GPU:
-        return CPU
-    gpus = list(group.gpus) or [0]
-    return torch.device("cuda", gpus[index % len(gpus)])
+    return CPU if place.gpu is None else torch.device("cuda", place.gpu)
 
 
 def _missing(device: torch.device) -> str:
-    if torch.version.cuda is None:
+    # Builds for AMD's GPUs have the same interface under the same names.
+    if torch.version.cuda is None and torch.version.hip is None:
         return f"torch {torch.__version__} was built without CUDA; install a build with it"
     count = torch.cuda.device_count()
     if not count:
