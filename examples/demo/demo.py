@@ -22,6 +22,7 @@ from rich.table import Table
 import models
 import naiad
 from naiad.exporter.options import ExportOptions
+from naiad.source_model.description import SourceDescription
 from naiad.verify.report import ModelReport, Report, print_report
 from naiad.verify.server_process import ServerProcess
 from naiad.verify.verification import OnStep, VerifyOptions, verify_repository
@@ -143,9 +144,8 @@ def infer_both_ways(
 
 def verify_model(demo_model: DemoModel, repository: Path, address: str, on_step: OnStep) -> Report:
     """Every hop of one model, eager PyTorch included."""
-    options = VerifyOptions(
-        repository, (demo_model.name,), address=address, source=demo_model.options.source
-    )
+    source = SourceDescription(source=demo_model.options.source)
+    options = VerifyOptions(repository, (demo_model.name,), address=address, source=source)
     return verify_repository(options, on_step)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -277,6 +278,10 @@ def _run(request: ExportRequest) -> "FormatsResult":
 def _read_requests(given: Mapping[str, Any]) -> list[ExportRequest]:
     """What is asked for; whatever was typed wrong is said before torch, which takes seconds."""
     requests = [_read_request(given)] if given["recipe"] is None else _read_recipe(given)
+    command = shlex.join(["naiad", *sys.argv[1:]])
+    requests = [
+        replace(request, options=replace(request.options, command=command)) for request in requests
+    ]
     for request in requests:
         check_model_name(request.name)
         if request.options.target:

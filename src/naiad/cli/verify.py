@@ -9,6 +9,7 @@ from rich.console import Console
 
 from naiad.cli.current_folder import add_current_folder
 from naiad.errors import NaiadError
+from naiad.source_model.description import SourceDescription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,15 +34,29 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--source",
-    metavar="MODULE:CALLABLE",
-    help="Ask the PyTorch model again, and look for causes in it: a callable that returns it, as "
-    "for 'naiad export'. Needs one MODEL.",
+    metavar="SOURCE",
+    help="Ask the PyTorch model again, and look for causes in it: MODULE:CALLABLE, a file or a "
+    "folder, as for 'naiad export'. Needs one MODEL.",
+)
+@click.option(
+    "--class",
+    "model_class",
+    metavar="MODULE:CLASS",
+    help="Makes the module that a file of weights belongs to.",
 )
 @click.option(
     "--args",
-    "example",
+    "examples",
     metavar="MODULE:CALLABLE",
-    help="Example inputs, where the callable of --source returns none.",
+    help="Example inputs, where --source has none and the golden ones don't do: a dict among "
+    "forward's arguments, numbers, or None.",
+)
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME:DATATYPE:SHAPE",
+    help="Describes an example input instead. Repeat it for each.",
 )
 @click.option(
     "--file-only",
@@ -92,15 +107,12 @@ def verify(**given: Any) -> None:
 
     if given["grpc_url"] is not None and given["url"] is None:
         raise click.UsageError("--grpc-url names a server's gRPC port and needs its --url too")
-    if given["source"] is not None:
-        add_current_folder()
     options = VerifyOptions(
         given["repository"],
         given["models"],
         address=given["url"],
         grpc_address=given["grpc_url"],
-        source=given["source"],
-        example=given["example"],
+        source=_describe_source(given),
         rounds=given["rounds"],
         is_served=not given["file_only"],
     )
@@ -116,6 +128,22 @@ def verify(**given: Any) -> None:
         click.echo(f"naiad verify: cannot write the report: {failure}", err=True)
         sys.exit(ExitCode.COULD_NOT_RUN)
     sys.exit(report.exit_code())
+
+
+def _describe_source(given: dict[str, Any]) -> SourceDescription | None:
+    if given["source"] is None:
+        flags = {"model_class": "--class", "examples": "--args", "inputs": "--input"}
+        useless = [flag for name, flag in flags.items() if given[name]]
+        if useless:
+            raise click.UsageError(f"{', '.join(useless)} describes a --source, which is missing")
+        return None
+    add_current_folder()
+    return SourceDescription(
+        source=given["source"],
+        model_class=given["model_class"],
+        examples=given["examples"],
+        inputs=given["inputs"],
+    )
 
 
 def _run(options: "VerifyOptions") -> "Report":

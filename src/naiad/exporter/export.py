@@ -248,6 +248,7 @@ def _manifest(made: _Made, told: Sequence[str]) -> Manifest:
             "callable": plan.source.origin,
             "class": f"{module.__module__}.{module.__qualname__}",
             **({"optimize": made.candidate.optimize} if made.candidate.optimize else {}),
+            **({"command": plan.options.command} if plan.options.command else {}),
             **({"target": plan.options.target} if plan.options.target else {}),
         },
         versions={

@@ -51,6 +51,7 @@ class ExportOptions:
         torchscript: how TorchScript is made; ``auto`` scripts what can be scripted.
         source: ``MODULE:CALLABLE`` or the file that the module is from, for the record.
         source_notes: what was decided when it was loaded, likewise.
+        command: that asked for the export, likewise.
     """
 
     dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=_empty)
@@ -73,6 +74,7 @@ class ExportOptions:
     torchscript: Literal["auto", "script", "trace"] = "auto"
     source: str = ""
     source_notes: Sequence[str] = ()
+    command: str = ""
 
     def __post_init__(self) -> None:
         _require(self.max_batch_size, "max_batch_size", lowest=0)

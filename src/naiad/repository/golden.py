@@ -91,10 +91,11 @@ class Manifest:
     """How a version was made and what it must answer.
 
     Attributes:
-        format: ``onnx``, ``torchscript`` or ``pt2``.
+        format: ``onnx``, ``torchscript``, ``pt2`` or ``aoti``.
         model_file: path inside the version folder.
         max_batch_size: 0 where the model has no batch axis.
-        source: where the model came from: ``callable`` and ``class``.
+        source: where the model came from: ``callable``, ``class``, the ``command`` that exported
+            it, and what it was exported for.
         versions: of the software that made it.
         files: sha256 of every other file of the version, by path inside it.
         inputs: in the order of the file.

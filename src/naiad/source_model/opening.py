@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import nn
 
 from naiad.errors import InvalidArgumentError, NotFoundError
@@ -14,7 +15,14 @@ from naiad.source_model.description import ARCHIVE_SUFFIX, SourceDescription, is
 from naiad.source_model.example import draw_example
 from naiad.source_model.huggingface import is_model_directory, load_pretrained
 from naiad.source_model.model import SourceModel
-from naiad.source_model.reference import Call, call_reference, load_call, load_source, resolve
+from naiad.source_model.reference import (
+    Call,
+    call_by_names,
+    call_reference,
+    load_call,
+    load_source,
+    resolve,
+)
 from naiad.source_model.torchserve import load_archive
 from naiad.source_model.weights import (
     is_torchscript,
@@ -47,12 +55,18 @@ class OpenedSource:
     notes: Sequence[str] = ()
 
 
-def open_source(description: SourceDescription, scratch: Path) -> OpenedSource:
+def open_source(
+    description: SourceDescription,
+    scratch: Path,
+    example: Mapping[str, torch.Tensor] | None = None,
+) -> OpenedSource:
     """Load a model and its example.
 
     Args:
         description: of the model.
         scratch: an empty folder for files that have to stay while the model is used.
+        example: forward's tensors in its order, for a source that neither has nor is given an
+            example; their names are used where forward has them all.
 
     Raises:
         NotFoundError: the file, Python module or attribute is not there.
@@ -64,7 +78,7 @@ def open_source(description: SourceDescription, scratch: Path) -> OpenedSource:
             "example inputs are given twice: by --args and by --input. Leave one out"
         )
     if not is_path(description.source):
-        return _open_reference(description)
+        return _open_reference(description, example)
     path = Path(description.source)
     if not path.exists():
         raise NotFoundError(f"there is no file {path}")
@@ -72,22 +86,26 @@ def open_source(description: SourceDescription, scratch: Path) -> OpenedSource:
         return _open_directory(description, path)
     if path.suffix == ARCHIVE_SUFFIX:
         archived = load_archive(path, scratch)
-        model = _with_example(description, archived.module)
+        model = _with_example(description, archived.module, example)
         return OpenedSource(model=model, labels=archived.labels, notes=archived.notes)
     module, notes = _open_file(description, path)
-    return OpenedSource(model=_with_example(description, module), notes=notes)
+    return OpenedSource(model=_with_example(description, module, example), notes=notes)
 
 
-def _open_reference(description: SourceDescription) -> OpenedSource:
+def _open_reference(
+    description: SourceDescription, example: Mapping[str, torch.Tensor] | None
+) -> OpenedSource:
     if description.model_class is not None:
         raise InvalidArgumentError(
             f"--class says what a file of weights belongs to, and '{description.source}' is no "
             "file; a MODULE:CALLABLE loads its own weights"
         )
     if description.inputs:
-        example = draw_example(description.inputs, description.ranges)
-        return OpenedSource(model=load_source(description.source, example=((), example)))
-    return OpenedSource(model=load_source(description.source, description.examples))
+        drawn = draw_example(description.inputs, description.ranges)
+        return OpenedSource(model=load_source(description.source, example=((), drawn)))
+    return OpenedSource(
+        model=load_source(description.source, description.examples, fallback=example)
+    )
 
 
 def _open_directory(description: SourceDescription, path: Path) -> OpenedSource:
@@ -146,8 +164,14 @@ def _make_module(reference: str) -> nn.Module:
     return module
 
 
-def _with_example(description: SourceDescription, module: nn.Module) -> SourceModel:
+def _with_example(
+    description: SourceDescription,
+    module: nn.Module,
+    example: Mapping[str, torch.Tensor] | None,
+) -> SourceModel:
     call = _described_call(description)
+    if call is None and example is not None:
+        call = call_by_names(module, example)
     if call is None:
         raise InvalidArgumentError(
             f"{description.source} holds no example inputs, which an export needs. Describe them: "

@@ -16,7 +16,11 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def load_source(
-    model: str, examples: str | None = None, *, example: Call | None = None
+    model: str,
+    examples: str | None = None,
+    *,
+    example: Call | None = None,
+    fallback: Mapping[str, torch.Tensor] | None = None,
 ) -> SourceModel:
     """The module that a callable returns, with an example.
 
@@ -27,6 +31,7 @@ def load_source(
             a tuple of forward's arguments, a dict of them by name, or ``(args, kwargs)``. It
             replaces the one that comes with the model.
         example: forward's arguments themselves instead.
+        fallback: forward's tensors in its order, where there is no example otherwise.
 
     Raises:
         NotFoundError: no such Python module or attribute.
@@ -36,6 +41,8 @@ def load_source(
     if examples is not None:
         call = load_call(examples)
     call = call if example is None else example
+    if call is None and fallback is not None:
+        call = call_by_names(module, fallback)
     if call is None:
         raise InvalidArgumentError(
             f"'{model}' returns a module without example inputs. Return (module, args) from it, "
@@ -44,6 +51,18 @@ def load_source(
         )
     args, kwargs = call
     return SourceModel(module, args, kwargs, origin=model)
+
+
+def call_by_names(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Call:
+    """The call of forward with tensors: by name where it has all the names, else in order."""
+    try:
+        arguments = inspect.signature(module.forward).parameters
+    except ValueError:
+        # Code that does not tell.
+        return tuple(tensors.values()), {}
+    if set(tensors) <= set(arguments):
+        return (), dict(tensors)
+    return tuple(tensors.values()), {}
 
 
 def load_call(examples: str) -> Call:

@@ -1,6 +1,7 @@
 """Weights out of a checkpoint, into the module that they belong to."""
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +40,10 @@ def load_torchscript(path: Path) -> nn.Module:
         InvalidArgumentError: torch cannot read it.
     """
     try:
-        module: nn.Module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings():
+            # torch calls its own format deprecated at each use; the user has such a file.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module: nn.Module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError, OSError) as error:
         raise InvalidArgumentError(
             f"{path} is no TorchScript file that torch {torch.__version__} reads: {_brief(error)}"

@@ -2,18 +2,25 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from naiad.errors import InvalidArgumentError
 from naiad.inference.comparison import Array, absolute_difference, as_numbers
 from naiad.repository.golden import GoldenCase, Manifest
 from naiad.source_model import faults
+from naiad.source_model.description import SourceDescription
 from naiad.source_model.evaluation import evaluation
 from naiad.source_model.faults import SourceFault
 from naiad.source_model.model import FlatModel, flatten_model
-from naiad.source_model.reference import load_source
+from naiad.source_model.opening import open_source
+from naiad.source_model.tensors import to_tensor
 from naiad.verify.artifact import TorchHop
 from naiad.verify.hops import HopFailedError
+from naiad.verify.subject import Subject
+
+if TYPE_CHECKING:
+    import torch
 
 _NOISE_CASES: Final = 4
 EAGER_HOP: Final = "PyTorch eager again"
@@ -35,7 +42,7 @@ class Choice:
 
 
 class Laboratory:
-    """Experiments on the module behind ``MODULE:CALLABLE``.
+    """Experiments on the source module.
 
     Attributes:
         eager: the module in eval mode, as it should be served.
@@ -119,25 +126,37 @@ class Laboratory:
             return self._flat(*tensors)
 
 
-def open_source(source: str, example: str | None, manifest: Manifest) -> Laboratory:
-    """The module behind ``MODULE:CALLABLE``, ready for experiments.
+def open_laboratory(source: SourceDescription, subject: Subject, scratch: Path) -> Laboratory:
+    """The module that a version was exported from, ready for experiments.
 
     Args:
-        source: as for ``naiad export``.
-        example: ``MODULE:CALLABLE`` of the example inputs, where ``source`` has none.
-        manifest: of the exported version; its inputs are matched to forward's by their order.
+        source: as for ``naiad export``; where it has no example, a golden case is one.
+        subject: the exported version; its inputs are matched to forward's by their order.
+        scratch: an empty folder for files that have to stay while the laboratory is used.
 
     Raises:
-        NotFoundError: there is no such callable.
+        NotFoundError: there is no such file, Python module or callable.
         InvalidArgumentError: it gives no module, or one with other inputs.
+        UnsupportedError: a model of such a kind cannot be loaded.
     """
-    model = load_source(source, example)
+    manifest = subject.manifest
+    model = open_source(source, scratch, _golden_example(subject)).model
     names = [tensor.name for tensor in manifest.inputs]
     if len(names) != len(model.input_names):
         msg = (
-            f"'{source}' takes the inputs {', '.join(model.input_names)}, the exported model "
-            f"{', '.join(names)}: this is not the model that was exported"
+            f"'{source.source}' takes the inputs {', '.join(model.input_names)}, the exported "
+            f"model {', '.join(names)}: this is not the model that was exported"
         )
         raise InvalidArgumentError(msg)
     flat = flatten_model(model, names, has_batch=manifest.max_batch_size > 0)
     return Laboratory(flat, manifest, flat.pad(model.example))
+
+
+def _golden_example(subject: Subject) -> "dict[str, torch.Tensor] | None":
+    """The inputs of the first golden case, if they can only be forward's own."""
+    rank = 1 if subject.manifest.max_batch_size else 0
+    # A last axis of 1 may be the export's: the protocol has no scalars, so it appends one.
+    if any(len(t.shape) == rank + 1 and t.shape[-1] == 1 for t in subject.manifest.inputs):
+        return None
+    inputs = subject.cases[0].inputs
+    return {t.name: to_tensor(inputs[t.name], t.datatype) for t in subject.manifest.inputs}

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from naiad.errors import InvalidArgumentError, NaiadError
+from naiad.source_model.description import SourceDescription
 from naiad.verify.proof import OnHop, OnStep, Proof, Server
 from naiad.verify.report import ModelReport, Report
 from naiad.verify.server_process import ServerProcess
@@ -26,8 +28,8 @@ class VerifyOptions:
         address: ``HOST:PORT`` of a server that serves the repository, by HTTP; one is started
             otherwise.
         grpc_address: the same of gRPC; only with ``address``, whose gRPC is left out without it.
-        source: ``MODULE:CALLABLE`` of the PyTorch model, to ask it again; needs one model.
-        example: ``MODULE:CALLABLE`` of example inputs, where ``source`` returns none.
+        source: where the PyTorch model lies, to ask it again; needs one model. Where it has no
+            example inputs, a golden case is one.
         rounds: requests of each concurrent client.
         is_served: ask the engine and a server too; otherwise the file alone.
     """
@@ -36,8 +38,7 @@ class VerifyOptions:
     models: Sequence[str] = ()
     address: str | None = None
     grpc_address: str | None = None
-    source: str | None = None
-    example: str | None = None
+    source: SourceDescription | None = None
     rounds: int = 2
     is_served: bool = True
 
@@ -69,7 +70,7 @@ def verify_repository(
     with ExitStack() as stack:
         subjects = [_load(options, version) for version in versions]
         # A source that doesn't load is to be known before a server is started.
-        laboratories = [_open_source(options, subject, on_step) for subject in subjects]
+        laboratories = [_open_source(options, subject, on_step, stack) for subject in subjects]
         server = _find_server(options, subjects, on_step, stack)
         reports = [
             subject
@@ -96,15 +97,16 @@ def _load(options: VerifyOptions, version: tuple[str, int]) -> Subject | ModelRe
 
 
 def _open_source(
-    options: VerifyOptions, subject: Subject | ModelReport, on_step: OnStep
+    options: VerifyOptions, subject: Subject | ModelReport, on_step: OnStep, stack: ExitStack
 ) -> "Laboratory | None":
     if options.source is None or isinstance(subject, ModelReport):
         return None
     # torch is imported by this module, and only a source needs it.
-    from naiad.verify.laboratory import open_source  # noqa: PLC0415
+    from naiad.verify.laboratory import open_laboratory  # noqa: PLC0415
 
-    on_step(f"loading {options.source}")
-    return open_source(options.source, options.example, subject.manifest)
+    on_step(f"loading {options.source.source}")
+    scratch = stack.enter_context(TemporaryDirectory(prefix="naiad-source-"))
+    return open_laboratory(options.source, subject, Path(scratch))
 
 
 def _find_server(
@@ -130,7 +132,7 @@ def _find_server(
 
 def _prove(options: VerifyOptions, proof: Proof) -> ModelReport:
     try:
-        proof.run(options.source or "", options.rounds)
+        proof.run(options.source.source if options.source else "", options.rounds)
     except NaiadError as error:
         return proof.report(could_not_run=error.message)
     return proof.report()

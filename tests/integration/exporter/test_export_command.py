@@ -190,10 +190,13 @@ def test_labels_that_do_not_fit_are_told_before_the_model_is_captured(folder: Pa
     assert not (folder / "r").exists()
 
 
-def test_a_state_dict_with_its_class_becomes_a_version(folder: Path) -> None:
+def test_a_state_dict_with_its_class_becomes_a_version(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sys.path.insert(0, str(folder))
     module = importlib.import_module("command_nets")
     torch.save({"model_state": module.Net().state_dict()}, folder / "net.pt")
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/naiad", "export", "net.pt", "--name", "a b"])
     result = run(
         "net.pt", "--class", "command_nets:Net", "--input", "input_ids:INT64:1,3",
         "--input", "mask:INT64:1,3", "--range", "input_ids:0,9", "--name", "net",
@@ -206,6 +209,7 @@ def test_a_state_dict_with_its_class_becomes_a_version(folder: Path) -> None:
     assert "- fp16: " in result.stdout
     manifest = read_manifest(folder / "r" / "net" / "1")
     assert manifest.source["callable"] == "net.pt"
+    assert manifest.source["command"] == "naiad export net.pt --name 'a b'"
     assert manifest.tolerances["pooled"].rtol == 1e-2
 
 

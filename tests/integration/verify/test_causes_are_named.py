@@ -16,6 +16,7 @@ from torch import nn
 import naiad
 from naiad.exporter.options import ExportOptions
 from naiad.repository.golden import MANIFEST_NAME, digest_files
+from naiad.source_model.description import SourceDescription
 from naiad.verify.explanation import Cause
 from naiad.verify.report import ModelReport
 from naiad.verify.verification import VerifyOptions, verify_repository
@@ -214,8 +215,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(repository: Path, name: str, *, has_source: bool = True) -> ModelReport:
-    source = f"tests.support.faulty_exports:{name}" if has_source else None
-    report = verify_repository(VerifyOptions(repository, (name,), source=source, is_served=False))
+    source = SourceDescription(source=f"tests.support.faulty_exports:{name}")
+    options = VerifyOptions(
+        repository, (name,), source=source if has_source else None, is_served=False
+    )
+    report = verify_repository(options)
     (found,) = report.models
     return found
 
