@@ -3,7 +3,6 @@
 import asyncio
 import queue
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 import tritonclient.utils.shared_memory as shm
+from tests.support.certificates import make_certificate
 from tritonclient.utils import InferenceServerException
 
 from naiad.verify.server_process import ServerProcess
@@ -302,20 +302,7 @@ def test_aio_stream(address: str) -> None:
 # --- TLS -----------------------------------------------------------------------------------------
 
 
-def make_certificate(folder: Path, name: str, subject: str) -> tuple[Path, Path]:
-    certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-days", "2", "-keyout", key, "-out", certificate, "-subj", f"/CN={subject}",
-         "-addext", f"subjectAltName=DNS:{subject}"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return certificate, key
-
-
 def test_tls(tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
     certificate, key = make_certificate(tmp_path, "server", "localhost")
     client_certificate, client_key = make_certificate(tmp_path, "client", "someone")
     repository = tmp_path / "repository"

@@ -20,7 +20,7 @@ from naiad.engine.log_settings import LogSettings
 from naiad.errors import InternalError, UnsupportedError
 from naiad.frontends.asgi.application import AsgiApplication
 from naiad.frontends.byte_budget import ByteBudget
-from naiad.frontends.grpc.options import GrpcOptions, Keepalive, Tls
+from naiad.frontends.grpc.options import GrpcOptions, Keepalive
 from naiad.frontends.grpc.server import GrpcServer
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.http.server import HttpServer
@@ -199,6 +199,7 @@ def _http_options(settings: Settings) -> HttpOptions:
         max_body_bytes=settings.http_max_body_size,
         restrictions=settings.http_restrictions(),
         header_forward_pattern=settings.http_header_forward_pattern,
+        tls=settings.http_tls(),
     )
 
 
@@ -223,15 +224,8 @@ def _grpc_options(settings: Settings) -> GrpcOptions:
         compression_level=_ZLIB_LEVELS[settings.grpc_infer_response_compression_level],
         header_forward_pattern=settings.grpc_header_forward_pattern,
         restrictions=settings.grpc_restrictions(),
-        tls=_tls(settings),
+        tls=settings.grpc_tls(),
     )
-
-
-def _tls(settings: Settings) -> Tls | None:
-    if not (settings.grpc_use_ssl or settings.grpc_use_ssl_mutual):
-        return None
-    root = Path(settings.grpc_root_cert) if settings.grpc_use_ssl_mutual else None
-    return Tls(Path(settings.grpc_server_cert), Path(settings.grpc_server_key), root)
 
 
 def _build_metrics(settings: Settings, engine: Engine, clock: Clock) -> MetricsServer | None:

@@ -23,6 +23,7 @@ from naiad.access.restricted_apis import (
 from naiad.engine.engine import ModelControlMode
 from naiad.errors import InvalidArgumentError
 from naiad.frontends.grpc.options import MAX_MESSAGE_BYTES
+from naiad.frontends.tls import Tls
 from naiad.inference.trace import TraceLevel
 from naiad.protocol.forwarded_headers import compile_forward_pattern
 from naiad.protocol.log_settings import LogSettingValues
@@ -332,6 +333,38 @@ class Settings:
         ),
     ] = 2 << 30
 
+    http_use_ssl: Annotated[
+        bool,
+        Option("http-use-ssl", parse_boolean, "BOOL", "Serve HTTPS in place of HTTP.", Group.HTTP),
+    ] = False
+    http_use_ssl_mutual: Annotated[
+        bool,
+        Option(
+            "http-use-ssl-mutual",
+            parse_boolean,
+            "BOOL",
+            "The same, and clients need a certificate that --http-root-cert has signed.",
+            Group.HTTP,
+        ),
+    ] = False
+    http_server_cert: Annotated[
+        str,
+        Option("http-server-cert", parse_text, "FILE", "PEM certificate for HTTPS.", Group.HTTP),
+    ] = ""
+    http_server_key: Annotated[
+        str,
+        Option("http-server-key", parse_text, "FILE", "PEM key of the certificate.", Group.HTTP),
+    ] = ""
+    http_root_cert: Annotated[
+        str,
+        Option(
+            "http-root-cert",
+            parse_text,
+            "FILE",
+            "PEM certificate of whoever signs the clients' certificates.",
+            Group.HTTP,
+        ),
+    ] = ""
     http_header_forward_pattern: Annotated[
         re.Pattern[str] | None,
         Option(
@@ -794,7 +827,8 @@ class Settings:
         _check("--http-restricted-api", self.http_restrictions)
         _check("--grpc-restricted-protocol", self.grpc_restrictions)
         _check("--trace-config", self.trace_values)
-        self._check_tls()
+        self.http_tls()
+        self.grpc_tls()
         if not (self.allow_http or self.allow_grpc or self.allow_metrics):
             raise BadOptionError(
                 "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave "
@@ -802,18 +836,19 @@ class Settings:
             )
         self._check_ports()
 
-    def _check_tls(self) -> None:
+    def http_tls(self) -> Tls | None:
+        """TLS of HTTP; None where it is plain."""
+        if not (self.http_use_ssl or self.http_use_ssl_mutual):
+            return None
+        root = self.http_root_cert if self.http_use_ssl_mutual else None
+        return _tls("http", self.http_server_cert, self.http_server_key, root)
+
+    def grpc_tls(self) -> Tls | None:
+        """TLS of gRPC; None where it is plain."""
         if not (self.grpc_use_ssl or self.grpc_use_ssl_mutual):
-            return
-        needed = {
-            "grpc-server-cert": self.grpc_server_cert,
-            "grpc-server-key": self.grpc_server_key,
-        }
-        if self.grpc_use_ssl_mutual:
-            needed["grpc-root-cert"] = self.grpc_root_cert
-        for name, value in needed.items():
-            if not value:
-                raise BadOptionError(f"Error: TLS for gRPC needs --{name}.")
+            return None
+        root = self.grpc_root_cert if self.grpc_use_ssl_mutual else None
+        return _tls("grpc", self.grpc_server_cert, self.grpc_server_key, root)
 
     def _check_ports(self) -> None:
         """No two services may listen on one port of one address."""
@@ -922,6 +957,14 @@ def make_settings(given: Mapping[str, list[str]], deprecated: Sequence[str] = ()
     return Settings(
         inert=tuple(option.name for option in inert), deprecated=tuple(deprecated), **values
     )
+
+
+def _tls(port: str, certificate: str, key: str, root: str | None) -> Tls:
+    needed = {"server-cert": certificate, "server-key": key, "root-cert": root}
+    for name, value in needed.items():
+        if value == "":
+            raise BadOptionError(f"Error: --{port}-use-ssl needs --{port}-{name}.")
+    return Tls(Path(certificate), Path(key), Path(root) if root is not None else None)
 
 
 def _parse(option: Option, texts: list[str]) -> Any:

@@ -234,9 +234,11 @@ def test_bad_names(arguments: list[str], text: str) -> None:
          "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave nothing to "
          "serve."),
         (["m", "--grpc-use-ssl=true", "--grpc-server-key=k"],
-         "Error: TLS for gRPC needs --grpc-server-cert."),
+         "Error: --grpc-use-ssl needs --grpc-server-cert."),
         (["m", "--grpc-use-ssl-mutual=true", "--grpc-server-key=k", "--grpc-server-cert=c"],
-         "Error: TLS for gRPC needs --grpc-root-cert."),
+         "Error: --grpc-use-ssl needs --grpc-root-cert."),
+        (["m", "--http-use-ssl=true", "--http-server-cert=c"],
+         "Error: --http-use-ssl needs --http-server-key."),
     ],
 )  # fmt: skip
 def test_contradictions(arguments: list[str], text: str) -> None:

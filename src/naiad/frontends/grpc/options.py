@@ -2,28 +2,13 @@
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from naiad.access.restricted_apis import RestrictedApis
+from naiad.frontends.tls import Tls
 
 # What gRPC's own libraries can send at all: lengths are signed 32-bit numbers there.
 MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """TLS of the port; files are PEM and are read when the server starts.
-
-    Attributes:
-        certificate: of the server, with its chain.
-        key: of the certificate.
-        root_certificate: who signs clients' certificates; with it, a client needs one.
-    """
-
-    certificate: Path
-    key: Path
-    root_certificate: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

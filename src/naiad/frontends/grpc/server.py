@@ -20,9 +20,9 @@ from naiad.frontends.grpc.reflection import ReflectionHandlers
 from naiad.frontends.grpc.repository import RepositoryHandlers
 from naiad.frontends.grpc.shared_memory import SharedMemoryHandlers
 from naiad.frontends.grpc.stream_infer import StreamInferHandler
-from naiad.frontends.grpc.tls import build_context
 from naiad.frontends.grpc.trace_setting import TraceSettingHandlers
 from naiad.frontends.serving import ServingEngine
+from naiad.frontends.tls import build_context
 
 _SWEEP_INTERVAL_S: Final = 1.0
 _UNIX_PREFIX: Final = "unix:"
@@ -68,7 +68,7 @@ class GrpcServer:
         context = ConnectionContext(
             loop, options, limits, methods, self._budget, self._engine.now_ns
         )
-        tls = build_context(options.tls) if options.tls is not None else None
+        tls = build_context(options.tls, "h2") if options.tls is not None else None
         try:
             self._server = await self._listen(loop, context, tls)
         except OSError as error:

@@ -131,6 +131,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still wait for its answer, or be gone altogether."""
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return False  # TLS as the loop does it knows no half-closed connection
         if self._ahead:
             # Requests that were sent ahead are answered before the connection ends.
             self._is_ended = True

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from naiad.frontends.rest.options import RestOptions
+from naiad.frontends.tls import Tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class HttpOptions(RestOptions):
         write_timeout_s: for a client to take some more of an answer.
         linger_s: how long a refused client may go on sending before it is cut off.
         backlog: connections that the kernel keeps while the loop is busy; Triton's number.
+        tls: HTTPS in place of plain HTTP.
     """
 
     address: str = "0.0.0.0"  # noqa: S104 - a server is there to be reached, as Triton's is
@@ -35,3 +37,4 @@ class HttpOptions(RestOptions):
     write_timeout_s: float = 60.0
     linger_s: float = 2.0
     backlog: int = 1024
+    tls: Tls | None = None

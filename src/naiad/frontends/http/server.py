@@ -13,6 +13,7 @@ from naiad.frontends.rest.api import build_routes
 from naiad.frontends.rest.long_work import LongWork
 from naiad.frontends.rest.router import Router
 from naiad.frontends.serving import ServingEngine
+from naiad.frontends.tls import build_context
 
 _SWEEP_INTERVAL_S = 1.0
 
@@ -37,6 +38,7 @@ class HttpServer:
 
         Raises:
             UnavailableError: the address can not be listened on.
+            InvalidArgumentError: the files of TLS can not be used.
         """
         options = self._options
         engine = self._engine
@@ -45,6 +47,7 @@ class HttpServer:
         context = ConnectionContext(
             loop, options, HeadParser(router, options), self._budget, engine.now_ns
         )
+        tls = build_context(options.tls, "http/1.1") if options.tls is not None else None
         try:
             self._server = await loop.create_server(
                 lambda: Connection(context),
@@ -52,6 +55,7 @@ class HttpServer:
                 options.port,
                 backlog=options.backlog,
                 reuse_port=options.reuse_port or None,
+                ssl=tls,
             )
         except OSError as error:
             raise UnavailableError(

@@ -1,20 +1,40 @@
-"""TLS for the gRPC port: HTTP/2 by ALPN, and clients' certificates where they are asked for."""
+"""TLS of a port, with clients' certificates where they are asked for."""
 
 import ssl
+from dataclasses import dataclass
+from pathlib import Path
 
 from naiad.errors import InvalidArgumentError
-from naiad.frontends.grpc.options import Tls
 
 
-def build_context(tls: Tls) -> ssl.SSLContext:
-    """The TLS settings of the port; the files are read once, here.
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS of a port; files are PEM and are read when the server starts.
+
+    Attributes:
+        certificate: of the server, with its chain.
+        key: of the certificate.
+        root_certificate: who signs clients' certificates; with it, a client needs one.
+    """
+
+    certificate: Path
+    key: Path
+    root_certificate: Path | None = None
+
+
+def build_context(tls: Tls, protocol: str) -> ssl.SSLContext:
+    """The TLS settings of a port; the files are read once, here.
+
+    Args:
+        tls: the files.
+        protocol: what the port speaks, by its name in ALPN: ``h2`` or ``http/1.1``.
 
     Raises:
         InvalidArgumentError: a file is missing, or is not what it should be.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([protocol])
     try:
         context.load_cert_chain(tls.certificate, tls.key)
     except (OSError, ssl.SSLError) as error:
