@@ -16,11 +16,6 @@ def require_supported(config: ModelConfig) -> None:
             "request back to the scheduler, and there is none yet. Remove iterative_sequence and "
             "let the client send the steps of the sequence"
         )
-    if config.batch_input or config.batch_output:
-        raise UnsupportedError(
-            "this release does not fill batch_input or batch_output yet; let the model take its "
-            "tensors from the requests, or serve it elsewhere"
-        )
 
 
 def move_to_cpu(config: ModelConfig) -> bool:

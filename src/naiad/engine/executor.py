@@ -8,13 +8,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
-
-import numpy.typing as npt
 
 from naiad.backends.base import Instance, RequestInstance
 from naiad.clock import Clock
-from naiad.engine.instances import Execution, InstanceThread
+from naiad.engine.instances import Execution, InstanceThread, TensorAdapters
+from naiad.engine.ragged_tensors import Pieces
 from naiad.engine.request_instances import (
     AnswerHooks,
     RequestAnswers,
@@ -26,7 +24,6 @@ from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.trace import record_execution
 from naiad.engine.warmup import WarmupSample
 from naiad.errors import CancelledError, NaiadError, UnavailableError
-from naiad.inference.datatypes import Datatype
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.inference.sequence import SequenceRow, SequenceState
@@ -48,7 +45,8 @@ class Executor:
         scheduler: decides what runs next.
         instances: at least one; closed by `close`.
         clock: for queue times and statistics.
-        sequence_tensors: what the sequence batcher adds to the requests of a sequence model.
+        adapters: between the tensors of requests and those of the backend; by default the
+            signature's reshapes alone.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class Executor:
         scheduler: Scheduler,
         instances: Sequence[Instance | RequestInstance],
         clock: Clock,
-        sequence_tensors: SequenceTensors | None = None,
+        adapters: TensorAdapters | None = None,
     ) -> None:
         self.statistics = ModelStatistics()
         self._name = signature.name
@@ -67,7 +65,8 @@ class Executor:
         # all, are in that order whatever a request or a config says.
         self._output_names = tuple(sorted(signature.outputs))
         self._has_batch_axis = signature.max_batch_size > 0
-        self._has_sequences = sequence_tensors is not None
+        adapters = adapters or TensorAdapters(Reshaper(signature))
+        self._has_sequences = adapters.sequence is not None
         self._scheduler = scheduler
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -83,7 +82,7 @@ class Executor:
         # None where instances take whole batches.
         self._answers: RequestAnswers | None = None
         if isinstance(instances[0], RequestInstance):
-            self._answers = self._make_answers(signature, sequence_tensors)
+            self._answers = self._make_answers(signature, adapters.sequence)
         self._instances: list[InstanceThread | RequestThread] = []
         for index, instance in enumerate(instances):
             if isinstance(instance, RequestInstance) and self._answers is not None:
@@ -93,10 +92,9 @@ class Executor:
                     InstanceThread(
                         f"{signature.name}_{index}",
                         instance,
-                        Reshaper(signature),
+                        adapters,
                         clock,
                         self._give_back,
-                        sequence_tensors,
                     )
                 )
         self._idle = list(self._instances)
@@ -381,7 +379,9 @@ class Executor:
                 record_execution(request.trace, request, execution, outputs, now_ns)
             _respond(request, InferResponse(self._name, self._version, request.request_id, outputs))
 
-    def _split(self, execution: Execution) -> list["_Output"]:
+    def _split(self, execution: Execution) -> Pieces:
+        if execution.pieces is not None:
+            return execution.pieces
         requests = execution.requests
         if not self._has_batch_axis:
             return [(tensor.name, tensor.datatype, [tensor.data]) for tensor in execution.outputs]
@@ -452,10 +452,6 @@ class Executor:
         self.statistics.failures[reason] += 1
 
 
-# Name, datatype, and one array per request of the batch.
-_Output = tuple[str, Datatype, list[npt.NDArray[Any]]]
-
-
 def _ignore(response: InferResponse) -> None:
     """In place of a callback that is not called any more.
 
@@ -474,7 +470,7 @@ def _respond(request: InferRequest, response: InferResponse) -> None:
         _log.exception("the answer to request '%s' could not be delivered", request.request_id)
 
 
-def _split_sequences(execution: Execution, rows: Sequence[SequenceRow]) -> list[_Output]:
+def _split_sequences(execution: Execution, rows: Sequence[SequenceRow]) -> Pieces:
     positions = [index for index, row in enumerate(rows) if row.request is not None]
     return [
         (tensor.name, tensor.datatype, pick_rows(tensor.data, len(rows), positions))
@@ -482,7 +478,7 @@ def _split_sequences(execution: Execution, rows: Sequence[SequenceRow]) -> list[
     ]
 
 
-def _select(outputs: Sequence[_Output], request: InferRequest) -> list[_Output]:
+def _select(outputs: Pieces, request: InferRequest) -> Pieces:
     """The outputs that a request named."""
     names = request.output_names or ()
     return [output for output in outputs if output[0] in names]

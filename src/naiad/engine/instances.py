@@ -7,6 +7,7 @@ gives it back. Neither touches it while the other has it, so nothing is locked.
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from naiad.backends.base import Instance
 from naiad.clock import Clock
+from naiad.engine.ragged_tensors import Pieces, RaggedTensors, Shapes
 from naiad.engine.reshape import Reshaper
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.errors import InternalError, NaiadError
@@ -34,6 +36,7 @@ class Execution:
         requests: whose rows it holds, in order.
         output_names: what any of them asked for; each once.
         outputs: one per output name, batched; empty with an error.
+        pieces: of a model with ragged batches, the outputs cut apart; None for others.
         error: why the batch failed.
         is_finished: the loop has it back.
         start_ns, input_end_ns, output_start_ns, end_ns: when the thread took it, had its inputs
@@ -49,6 +52,7 @@ class Execution:
         "output_names",
         "output_start_ns",
         "outputs",
+        "pieces",
         "requests",
         "start_ns",
     )
@@ -58,6 +62,7 @@ class Execution:
         self.requests = batch.requests
         self.output_names = output_names
         self.outputs: Sequence[Tensor] = ()
+        self.pieces: Pieces | None = None
         self.error: NaiadError | None = None
         self.is_finished = False
         self.start_ns = 0
@@ -66,30 +71,44 @@ class Execution:
         self.end_ns = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TensorAdapters:
+    """What stands between the tensors of requests and those of a backend.
+
+    Attributes:
+        reshaper: between the shapes of the config and those of the backend.
+        sequence: of a sequence model.
+        ragged: of a model with ragged batches; reshapes too.
+    """
+
+    reshaper: Reshaper
+    sequence: SequenceTensors | None = None
+    ragged: RaggedTensors | None = None
+
+
 class InstanceThread:
     """A backend instance and the thread that alone uses it.
 
     Args:
         name: of the thread, for debuggers and logs.
         instance: what runs; closed by the thread when it ends.
-        reshaper: between the shapes of the config and those of the backend.
+        adapters: between the requests and the backend.
         clock: time stamps of the statistics.
         on_done: called by the thread with this object and each execution it finished.
-        sequence_tensors: of a sequence model.
     """
 
     def __init__(
         self,
         name: str,
         instance: Instance,
-        reshaper: Reshaper,
+        adapters: "TensorAdapters",
         clock: Clock,
         on_done: Callable[["InstanceThread", Execution], None],
-        sequence_tensors: SequenceTensors | None = None,
     ) -> None:
         self._instance = instance
-        self._sequence_tensors = sequence_tensors
-        self._reshaper = reshaper
+        self._sequence_tensors = adapters.sequence
+        self._ragged = adapters.ragged
+        self._reshaper = adapters.reshaper
         self._clock = clock
         self._on_done = on_done
         self._inbox: SimpleQueue[Execution | None] = SimpleQueue()
@@ -117,27 +136,46 @@ class InstanceThread:
         now_ns = self._clock.now_ns
         execution.start_ns = execution.input_end_ns = now_ns()
         try:
-            rows = execution.batch.rows
-            inputs = _join_inputs(execution.requests) if rows is None else _join_rows(rows)
-            if self._reshaper:
-                inputs = self._reshaper.to_backend(inputs)
+            inputs, shapes = self._gather(execution)
             names = execution.output_names
-            sequence_tensors = self._sequence_tensors
-            if rows is not None and sequence_tensors is not None:
-                sequence_tensors.add_inputs(inputs, rows)
-                names = sequence_tensors.output_names(names)
+            if self._sequence_tensors is not None:
+                names = self._sequence_tensors.output_names(names)
             execution.input_end_ns = now_ns()
             outputs = self._instance.execute(inputs, names)
             execution.output_start_ns = now_ns()
-            if rows is not None and sequence_tensors is not None:
-                sequence_tensors.keep_states(outputs, rows)
-                outputs = outputs[: len(execution.output_names)]
-            execution.outputs = self._reshaper.to_client(outputs) if self._reshaper else outputs
+            self._keep(execution, outputs, shapes)
         except NaiadError as error:
             execution.error = error
         except Exception as error:  # noqa: BLE001 - a backend's own exception must not end the thread
             execution.error = InternalError(f"{type(error).__name__}: {error}")
         execution.end_ns = now_ns()
+
+    def _gather(self, execution: Execution) -> "tuple[dict[str, npt.NDArray[Any]], Shapes | None]":
+        """What the model gets, and of ragged batches what tells the requests apart again."""
+        rows = execution.batch.rows
+        shapes: Shapes | None = None
+        if self._ragged is not None:
+            inputs, shapes = self._ragged.join(_list_inputs(execution))
+        else:
+            inputs = _join_inputs(execution.requests) if rows is None else _join_rows(rows)
+            if self._reshaper:
+                inputs = self._reshaper.to_backend(inputs)
+        if rows is not None and self._sequence_tensors is not None:
+            self._sequence_tensors.add_inputs(inputs, rows)
+        return inputs, shapes
+
+    def _keep(
+        self, execution: Execution, outputs: Sequence[Tensor], shapes: "Shapes | None"
+    ) -> None:
+        """Take what the model gave."""
+        rows = execution.batch.rows
+        if rows is not None and self._sequence_tensors is not None:
+            self._sequence_tensors.keep_states(outputs, rows)
+            outputs = outputs[: len(execution.output_names)]
+        if self._ragged is not None and shapes is not None:
+            execution.pieces = _split_ragged(execution, self._ragged, outputs, shapes)
+        else:
+            execution.outputs = self._reshaper.to_client(outputs) if self._reshaper else outputs
 
 
 def _join_inputs(requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
@@ -157,13 +195,46 @@ def _join_rows(rows: Sequence[SequenceRow]) -> dict[str, npt.NDArray[Any]]:
     requests = [row.request for row in rows if row.request is not None]
     if len(requests) == len(rows):
         return _join_inputs(requests)
-    joined = {}
-    for name, tensor in requests[0].inputs.items():
-        blank = make_blank(tensor.data)
-        joined[name] = join_rows(
-            [blank if row.request is None else _secure(row.request.inputs[name]) for row in rows]
+    inputs = _list_row_inputs(rows, requests[0])
+    return {name: join_rows([row[name] for row in inputs]) for name in requests[0].inputs}
+
+
+def _list_row_inputs(
+    rows: Sequence[SequenceRow], model: InferRequest
+) -> list[dict[str, npt.NDArray[Any]]]:
+    """The inputs of each row; one without a request is blank, in the shapes of a request's."""
+    blank = {name: make_blank(tensor.data) for name, tensor in model.inputs.items()}
+    return [blank if row.request is None else _list_tensors(row.request) for row in rows]
+
+
+def _list_inputs(execution: Execution) -> list[dict[str, npt.NDArray[Any]]]:
+    """The inputs of each request, or of each row of a sequence model, not joined."""
+    rows = execution.batch.rows
+    if rows is None:
+        return [_list_tensors(request) for request in execution.requests]
+    return _list_row_inputs(rows, execution.requests[0])
+
+
+def _list_tensors(request: InferRequest) -> dict[str, npt.NDArray[Any]]:
+    return {name: _secure(tensor) for name, tensor in request.inputs.items()}
+
+
+def _split_ragged(
+    execution: Execution, ragged: RaggedTensors, outputs: Sequence[Tensor], shapes: Shapes
+) -> Pieces:
+    """One piece of each output for each request; rows that only kept a place go."""
+    rows = execution.batch.rows
+    if rows is None:
+        return ragged.split(outputs, [request.batch_size for request in execution.requests], shapes)
+    pieces = ragged.split(outputs, [1] * len(rows), shapes)
+    return [
+        (
+            name,
+            datatype,
+            [a for a, row in zip(arrays, rows, strict=True) if row.request is not None],
         )
-    return joined
+        for name, datatype, arrays in pieces
+    ]
 
 
 def _secure(tensor: Tensor) -> npt.NDArray[Any]:

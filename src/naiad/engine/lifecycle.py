@@ -537,7 +537,7 @@ class Lifecycle:
             item.scheduler,
             item.instances,
             self._clock,
-            item.sequence_tensors,
+            item.adapters,
         )
         return Model(
             plan.config,

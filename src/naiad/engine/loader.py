@@ -4,7 +4,7 @@ Nothing here touches the event loop's objects; `engine.lifecycle` calls it in th
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,9 @@ from naiad.backends.base import (
 )
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.config_support import ignored_settings, move_to_cpu, require_supported
+from naiad.engine.instances import TensorAdapters
+from naiad.engine.ragged_tensors import RaggedTensors
+from naiad.engine.reshape import Reshaper
 from naiad.engine.schedulers import make_scheduler
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.warmup import WarmupSample, make_samples
@@ -130,7 +133,7 @@ class LoadedVersion:
     loaded: LoadedModel
     instances: list[Instance | RequestInstance]
     warmup: list[WarmupSample]
-    sequence_tensors: SequenceTensors | None = None
+    adapters: TensorAdapters
 
 
 class Loader:
@@ -217,8 +220,13 @@ class Loader:
                 instances.append(loaded.create_instance(index))
             labels = read_labels(plan.folder, config)
             signature = ModelSignature.from_config(config)
+            _note_unused(config, instances)
             warmup = make_samples(config, signature, plan.folder.path)
-            sequence_tensors = SequenceTensors.from_config(config, plan.folder.path)
+            adapters = TensorAdapters(
+                Reshaper(signature),
+                SequenceTensors.from_config(config, plan.folder.path),
+                RaggedTensors.from_config(config, signature),
+            )
         except BaseException:
             for instance in instances:
                 instance.close()
@@ -232,7 +240,7 @@ class Loader:
             loaded,
             instances,
             warmup,
-            sequence_tensors,
+            adapters,
         )
 
     def read_labels(self, plan: ModelPlan) -> dict[str, list[str]]:
@@ -347,6 +355,16 @@ class Loader:
             thread_count=max(1, self._options.core_count // max(1, len(list_instances(config)))),
             services=services,
             core_count=self._options.core_count,
+        )
+
+
+def _note_unused(config: ModelConfig, instances: Sequence[Instance | RequestInstance]) -> None:
+    if isinstance(instances[0], RequestInstance) and (config.batch_input or config.batch_output):
+        # As in Triton, whose Python models get requests and not batches.
+        _log.warning(
+            "model '%s': its backend sees each request as it is, so batch_input and batch_output "
+            "have no effect",
+            config.name,
         )
 
 

@@ -135,9 +135,14 @@ def _is_scalar(signature: ModelSignature, shape: Sequence[int], spec: TensorSpec
 
 
 def _batch_key(signature: ModelSignature, inputs: dict[str, Tensor]) -> object:
-    """What two requests must share to share a batch: the inputs they give and their dims."""
+    """What two requests must share to share a batch: the inputs they give and their dims.
+
+    The dims of an input with ``allow_ragged_batch`` don't count.
+    """
     return tuple(
-        (name, tuple(inputs[name].shape[1:])) for name in signature.inputs if name in inputs
+        (name, () if spec.allow_ragged_batch else tuple(inputs[name].shape[1:]))
+        for name, spec in signature.inputs.items()
+        if name in inputs
     )
 
 

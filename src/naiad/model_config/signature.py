@@ -67,7 +67,8 @@ class ModelSignature:
         inputs: by name, in the order of the config.
         outputs: by name, in the order of the config.
         required_inputs: names that a request must bring.
-        is_uniform: every request has the same inputs of the same dims, so any may share a batch.
+        is_uniform: every request has the same inputs, of dims that are the same or don't matter,
+            so any may share a batch.
         is_decoupled: a request may have any number of responses.
     """
 
@@ -99,7 +100,8 @@ class ModelSignature:
         )
         self.is_decoupled = is_decoupled
         self.is_uniform = all(
-            spec.is_fixed and not spec.is_optional for spec in self.inputs.values()
+            (spec.is_fixed or spec.allow_ragged_batch) and not spec.is_optional
+            for spec in self.inputs.values()
         )
 
     @classmethod
@@ -119,9 +121,10 @@ class ModelSignature:
 
     @classmethod
     def for_backend(cls, config: ModelConfig) -> "ModelSignature":
-        """The signature of a complete config, with the controls and states of its sequences.
+        """The signature of a complete config, with what the server itself gives to the model.
 
-        No request brings them and no answer holds them, but the model takes and gives them.
+        No request brings controls, states and batch inputs and no answer holds them, but the
+        model takes and gives them.
 
         Raises:
             InvalidArgumentError: a tensor has no datatype.
@@ -131,6 +134,10 @@ class ModelSignature:
             datatype = control_datatype(control)
             if datatype is not None:
                 signature.inputs[name] = TensorSpec(name, datatype, CONTROL_DIMS)
+        for setting in config.batch_input:
+            datatype = _datatype(setting.data_type, "batch input", config.name)
+            for name in setting.target_name:
+                signature.inputs[name] = TensorSpec(name, datatype, (-1,))
         for state in config.sequence_batching.state:
             datatype = _datatype(state.data_type, f"state '{state.input_name}'", config.name)
             dims = tuple(state.dims)

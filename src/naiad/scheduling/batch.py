@@ -1,6 +1,7 @@
 """Joining the rows of requests into one batch, and cutting the outputs apart again."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,49 @@ def split_rows(output: npt.NDArray[Any], rows: Sequence[int]) -> list[npt.NDArra
         end = start + count
         pieces.append(output[start:end])
         start = end
+    return pieces
+
+
+def join_flat(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """String the elements of several requests' inputs together.
+
+    Args:
+        arrays: at least one, of any shapes.
+
+    Returns:
+        A vector of all elements in the order given; a view where there is one array.
+    """
+    if len(arrays) == 1:
+        return arrays[0].reshape(-1)
+    return np.concatenate([array.reshape(-1) for array in arrays])
+
+
+def split_flat(
+    output: npt.NDArray[Any], shapes: Sequence[tuple[int, ...]], name: str
+) -> list[npt.NDArray[Any]]:
+    """Cut an output into pieces of given shapes, without copying what is in one piece.
+
+    Args:
+        output: of any shape; its elements are those of the pieces, one after the other.
+        shapes: of the pieces.
+        name: of the output, for the text of the error.
+
+    Raises:
+        InternalError: the model returned another number of elements.
+    """
+    sizes = [prod(shape) for shape in shapes]
+    flat = output.reshape(-1)
+    if flat.size != sum(sizes):
+        raise InternalError(
+            f"output '{name}' is to be cut into the shapes {[list(shape) for shape in shapes]}, "
+            f"which have {sum(sizes)} elements, and the model returned the shape "
+            f"{list(output.shape)}"
+        )
+    pieces = []
+    start = 0
+    for shape, size in zip(shapes, sizes, strict=True):
+        pieces.append(flat[start : start + size].reshape(shape))
+        start += size
     return pieces
 
 

@@ -17,7 +17,9 @@ from naiad.backends.registry import BackendRegistry
 from naiad.clock import SystemClock
 from naiad.engine.engine import Engine, EngineOptions, ModelControlMode
 from naiad.engine.executor import Executor
+from naiad.engine.instances import TensorAdapters
 from naiad.engine.loader import Loader, LoaderOptions
+from naiad.engine.reshape import Reshaper
 from naiad.engine.schedulers import make_scheduler
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.errors import (
@@ -97,7 +99,10 @@ class Harness:
             make_scheduler(config, instance_count=count),
             self.instances,
             SystemClock(),
-            SequenceTensors.from_config(config, Path()),
+            TensorAdapters(
+                Reshaper(ModelSignature.from_config(config)),
+                SequenceTensors.from_config(config, Path()),
+            ),
         )
 
     def send(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from naiad.backends.base import ModelSource
-from naiad.backends.identity.backend import IdentityBackend
+from naiad.backends.identity.backend import IdentityBackend, IdentityInstance, IdentityModel
 from naiad.errors import InvalidArgumentError
 from naiad.inference import datatypes
 from naiad.model_config.schema import ModelConfig, ModelInput, ModelOutput, ModelParameter
@@ -22,8 +22,14 @@ def make_source(
     return ModelSource("m", 1, config, Path())
 
 
+def make_instance(model: IdentityModel, index: int = 0) -> IdentityInstance:
+    instance = model.create_instance(index)
+    assert isinstance(instance, IdentityInstance)
+    return instance
+
+
 def test_the_output_is_a_copy() -> None:
-    instance = IdentityBackend().load(make_source()).create_instance(0)
+    instance = make_instance(IdentityBackend().load(make_source()))
     given = np.array([1, 2], np.float32)
     (output,) = instance.execute({"INPUT0": given}, ["OUTPUT0"])
     given[:] = 0
@@ -36,7 +42,7 @@ def test_an_output_whose_input_was_left_out_is_zero() -> None:
     source.config.max_batch_size = 4
     source.config.input.add(name="INPUT1", data_type="TYPE_FP32", dims=[-1, 3], optional=True)
     source.config.output.add(name="OUTPUT1", data_type="TYPE_FP32", dims=[-1, 3])
-    instance = IdentityBackend().load(source).create_instance(0)
+    instance = make_instance(IdentityBackend().load(source))
     given = {"INPUT0": np.ones((2, 1), np.float32)}
     (output,) = instance.execute(given, ["OUTPUT1"])
     assert output.data.tolist() == [[[0, 0, 0]]] * 2
@@ -49,13 +55,13 @@ def test_an_output_whose_input_was_left_out_is_zero() -> None:
 def test_instances_are_told_apart_by_their_delay() -> None:
     source = make_source(execute_delay_ms="100", instance_wise_delay_multiplier="4")
     model = IdentityBackend().load(source)
-    delays = [model.create_instance(index).delay_s for index in range(3)]
+    delays = [make_instance(model, index).delay_s for index in range(3)]
     assert delays == [0.1, 0.4, 0.8]
 
 
 def test_without_a_multiplier_all_wait_alike() -> None:
     model = IdentityBackend().load(make_source(execute_delay_ms="100"))
-    assert [model.create_instance(index).delay_s for index in range(3)] == [0.1, 0.1, 0.1]
+    assert [make_instance(model, index).delay_s for index in range(3)] == [0.1, 0.1, 0.1]
 
 
 @pytest.mark.parametrize(

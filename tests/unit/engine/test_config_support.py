@@ -19,8 +19,6 @@ output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]
     ("text", "advice"),
     [
         ("sequence_batching { iterative_sequence: true }", "let the client send the steps"),
-        ("batch_input { }", "take its tensors from the requests"),
-        ("batch_output { }", "take its tensors from the requests"),
     ],
 )
 def test_what_would_be_answered_wrongly_is_refused_with_advice(text: str, advice: str) -> None:

@@ -7,16 +7,17 @@ identity_backend.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from naiad.backends.base import ModelSource
+from naiad.backends.base import ModelResponse, ModelSource, RequestBatch
 from naiad.backends.parameters import read_integer
-from naiad.errors import InvalidArgumentError
+from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.inference.datatypes import BYTES
+from naiad.inference.request import InferRequest
 from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature, TensorSpec
 
@@ -64,10 +65,13 @@ class IdentityModel:
         self._delay_ms = delay_ms
         self._multiplier = multiplier
 
-    def create_instance(self, index: int) -> "IdentityInstance":
+    def create_instance(self, index: int) -> "IdentityInstance | RaggedIdentityInstance":
         """An instance whose delay depends on its number, so that tests can tell them apart."""
         delay_ms = self._delay_ms * max(self._multiplier * index, 1)
-        return IdentityInstance(self._signature, self._sources, delay_ms / 1000)
+        instance = IdentityInstance(self._signature, self._sources, delay_ms / 1000)
+        if any(spec.allow_ragged_batch for spec in self._signature.inputs.values()):
+            return RaggedIdentityInstance(instance)
+        return instance
 
     def close(self) -> None:
         """Nothing is held."""
@@ -100,12 +104,26 @@ class IdentityInstance:
         Raises:
             InvalidArgumentError: no input was given at all.
         """
+        self.wait()
+        return self.copy(inputs, output_names)
+
+    def wait(self) -> None:
+        """Let the time of an execution pass."""
+        if self.delay_s:
+            self._never.wait(self.delay_s)
+
+    def copy(
+        self, inputs: Mapping[str, npt.NDArray[Any]], output_names: Sequence[str]
+    ) -> list[Tensor]:
+        """The outputs at once.
+
+        Raises:
+            InvalidArgumentError: no input was given at all.
+        """
         if not inputs:
             raise InvalidArgumentError(
                 f"model '{self._signature.name}' copies its inputs and was given none"
             )
-        if self.delay_s:
-            self._never.wait(self.delay_s)
         return [self._copy(name, inputs) for name in output_names]
 
     def _copy(self, output_name: str, inputs: Mapping[str, npt.NDArray[Any]]) -> Tensor:
@@ -122,6 +140,45 @@ class IdentityInstance:
         rows = next(iter(inputs.values())).shape[:1] if self._signature.max_batch_size else ()
         shape = rows + tuple(1 if dim == -1 else dim for dim in spec.dims)
         return np.full(shape, b"" if spec.datatype is BYTES else 0, spec.datatype.dtype)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class RaggedIdentityInstance:
+    """Copies request by request, as Triton's does: what is joined to a vector has lost its shapes.
+
+    Args:
+        instance: does the copying.
+    """
+
+    is_ready: Final = True
+    is_lost: Final = False
+    failure: Final = ""
+
+    __slots__ = ("_instance",)
+
+    def __init__(self, instance: IdentityInstance) -> None:
+        self._instance = instance
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Nothing changes."""
+
+    def execute_requests(self, batch: RequestBatch) -> None:
+        """Copy after one delay for all of them."""
+        self._instance.wait()
+        answers = []
+        for request in batch.requests:
+            arrays = {name: tensor.data for name, tensor in batch.inputs(request).items()}
+            try:
+                response = ModelResponse(self._instance.copy(arrays, batch.wanted(request)))
+            except NaiadError as error:
+                response = ModelResponse(error=error)
+            answers.append((request, response))
+        batch.finish(answers)
+
+    def cancel(self, request: InferRequest) -> None:
+        """The copy that nobody waits for any more costs little."""
 
     def close(self) -> None:
         """Nothing is held."""
