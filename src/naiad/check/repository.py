@@ -19,7 +19,7 @@ from naiad.check.trial import Trials
 from naiad.errors import NotFoundError
 from naiad.model_config.schema import ModelConfig
 from naiad.model_config.triton_release import find_release
-from naiad.repository.layout import ModelFolder, scan_repositories
+from naiad.repository.layout import ModelFolder, scan_model, scan_repository
 
 # Written corrections can bring to light what they hid, a few layers deep.
 _MAX_PASSES = 4
@@ -58,7 +58,7 @@ def check_repository(options: CheckOptions, progress: Callable[[str], None]) -> 
         InvalidArgumentError: an example or a target is not understood.
         InternalError: the repository can't be read.
     """
-    folders = scan_repositories([options.repository])
+    folders = {folder.name: folder for folder in scan_repository(options.repository)}
     missing = [name for name in options.models if name not in folders]
     if missing:
         raise NotFoundError(
@@ -108,8 +108,7 @@ class _Checker:
                 break
             _write(checked)
             written += [finding for finding in mark_fixed(checked) if finding.is_fixed]
-            folder = self._folders[name]
-            self._folders[name] = scan_repositories([folder.path.parent])[name]
+            self._folders[name] = scan_model(self._folders[name].path)
         return replace(checked.report, findings=[*written, *checked.report.findings])
 
     def _step_models(self, config: ModelConfig) -> StepModels:

@@ -7,10 +7,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from naiad.engine.loader import Override
+from naiad.engine.loader import Override, Steps
 from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.model_config.ensemble_steps import check_steps
 from naiad.model_config.schema import ModelConfig
+from naiad.repository.model_id import ModelId
 
 _LATEST = -1
 
@@ -28,12 +29,14 @@ class StepState:
     """What an ensemble finds of a model that it calls.
 
     Attributes:
-        is_known: the repository has a model of that name, with a config that can be read.
+        model: which one it is; None where its name stands for none, or for more than one.
+        is_known: the repository has such a model, with a config that can be read.
         configs: by version that serves.
         failure: why it doesn't serve as it should; None where it does.
     """
 
-    is_known: bool
+    model: ModelId | None
+    is_known: bool = False
     configs: Mapping[int, ModelConfig] = field(default_factory=dict)
     failure: NaiadError | None = None
 
@@ -41,6 +44,25 @@ class StepState:
 def step_names(config: ModelConfig) -> tuple[str, ...]:
     """The models that an ensemble calls, each once, in the order of its steps; else none."""
     return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+
+
+def choose_step(ensemble: ModelId, found: Sequence[ModelId]) -> ModelId | None:
+    """The model that a step's name stands for: of the ensemble's own repository, or the only one.
+
+    Args:
+        ensemble: whose step it is.
+        found: all models of the name.
+    """
+    own = [model for model in found if model.namespace == ensemble.namespace]
+    candidates = own or found
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def write_namespaces(config: ModelConfig, steps: Steps) -> None:
+    """Say in an ensemble's config which models its steps are, for those who look them up."""
+    for step in config.ensemble_scheduling.step:
+        model = steps[step.model_name]
+        step.model_namespace = "" if model is None else model.namespace
 
 
 def check_dependencies(config: ModelConfig, steps: Mapping[str, StepState]) -> None:
@@ -70,19 +92,20 @@ def check_dependencies(config: ModelConfig, steps: Mapping[str, StepState]) -> N
 
 
 def _check_step(config: ModelConfig, name: str, step: StepState) -> None:
-    prefix = f"ensemble '{config.name}' depends on '{name}'"
+    model = step.model
+    prefix = f"ensemble '{config.name}' depends on '{model}'"
     if not step.configs:
         failure = step.failure
         if isinstance(failure, CircularDependencyError):
             raise CircularDependencyError(failure.message)
         if isinstance(failure, DependencyError):
             raise DependencyError(
-                f"{prefix} which is not valid. Model '{name}' failed with error: {failure.message}"
+                f"{prefix} which is not valid. Model '{model}' failed with error: {failure.message}"
             )
         message = f"{prefix} which has no loaded version."
         if failure is not None:
-            text = failure.message.removeprefix(f"load failed for model '{name}': ")
-            message += f" Model '{name}' loading failed with error: {text.rstrip()}"
+            text = failure.message.removeprefix(f"load failed for model '{model}': ")
+            message += f" Model '{model}' loading failed with error: {text.rstrip()}"
         raise DependencyError(message)
     for version in sorted(_versions(config, name)):
         if version not in step.configs:
@@ -101,9 +124,9 @@ class Waits:
     """Which ensembles wait for which steps right now, so that none ever waits for itself."""
 
     def __init__(self) -> None:
-        self._steps: dict[str, Sequence[str]] = {}
+        self._steps: dict[ModelId, Sequence[ModelId]] = {}
 
-    def begin(self, ensemble: str, steps: Sequence[str]) -> None:
+    def begin(self, ensemble: ModelId, steps: Sequence[ModelId]) -> None:
         """Note that an ensemble is going to wait.
 
         Raises:
@@ -118,20 +141,20 @@ class Waits:
                 )
         self._steps[ensemble] = steps
 
-    def end(self, ensemble: str) -> None:
+    def end(self, ensemble: ModelId) -> None:
         """The ensemble waits no more."""
         self._steps.pop(ensemble, None)
 
-    def _path_end(self, start: str, goal: str) -> str | None:
+    def _path_end(self, start: ModelId, goal: ModelId) -> ModelId | None:
         """Who waits for ``goal`` itself, of those that ``start`` waits for in any way."""
         seen = {start}
-        names = [start]
-        while names:
-            name = names.pop()
-            steps = self._steps.get(name, ())
+        models = [start]
+        while models:
+            model = models.pop()
+            steps = self._steps.get(model, ())
             if goal in steps:
-                return name
-            names.extend(step for step in steps if step not in seen)
+                return model
+            models.extend(step for step in steps if step not in seen)
             seen.update(steps)
         return None
 
@@ -147,27 +170,27 @@ class LoadRound:
     """
 
     def __init__(
-        self, load: Callable[[str, Override, "LoadRound"], Coroutine[None, None, None]]
+        self, load: Callable[[ModelId, Override, "LoadRound"], Coroutine[None, None, None]]
     ) -> None:
         self._load = load
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.changed: set[str] = set()
+        self._tasks: dict[ModelId, asyncio.Task[None]] = {}
+        self.changed: set[ModelId] = set()
 
-    async def load(self, models: Mapping[str, Override]) -> dict[str, NaiadError]:
+    async def load(self, models: Mapping[ModelId, Override]) -> dict[ModelId, NaiadError]:
         """Load models side by side; returns those that failed, with the reason."""
-        tasks = [self._begin(name, override) for name, override in models.items()]
+        tasks = [self._begin(model, override) for model, override in models.items()]
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        failures: dict[str, NaiadError] = {}
-        for name, result in zip(models, results, strict=True):
+        failures: dict[ModelId, NaiadError] = {}
+        for model, result in zip(models, results, strict=True):
             if isinstance(result, NaiadError):
-                failures[name] = result
+                failures[model] = result
             elif isinstance(result, BaseException):
                 raise result
         return failures
 
-    def _begin(self, name: str, override: Override) -> asyncio.Task[None]:
-        task = self._tasks.get(name)
+    def _begin(self, model: ModelId, override: Override) -> asyncio.Task[None]:
+        task = self._tasks.get(model)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._load(name, override, self))
-            self._tasks[name] = task
+            task = asyncio.get_running_loop().create_task(self._load(model, override, self))
+            self._tasks[model] = task
         return task

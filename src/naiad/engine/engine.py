@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -23,6 +23,7 @@ from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import TensorSpec
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.protocol.trace_setting import TraceSettingValues
+from naiad.repository.model_id import ModelId
 from naiad.scheduling.rate_limiter import RateLimiter, ResourceLimit
 
 _log = logging.getLogger(__name__)
@@ -175,12 +176,11 @@ class Engine:
 
     async def start(self) -> dict[str, NaiadError]:
         """Load the models of the start; returns those that failed, with the reason."""
-        names = await asyncio.to_thread(self._startup_names)
-        failures = await self._lifecycle.load_all(dict.fromkeys(names, Override()))
+        failures = await self._load_startup_models()
         self._is_started = True
         if self._options.control_mode is ModelControlMode.POLL and self._options.poll_interval_s:
             self._polling = asyncio.create_task(self._poll())
-        return failures
+        return {str(model): failure for model, failure in failures.items()}
 
     def announce_stop(self) -> None:
         """Be unready from now on, so that no traffic is sent here; what comes is served."""
@@ -219,14 +219,20 @@ class Engine:
             return False
         return not model.executor.problem()
 
-    def find(self, name: str, version: int = LATEST) -> Model:
+    def find(self, name: str, version: int = LATEST, namespace: str = "") -> Model:
         """The version that a request for ``name`` and ``version`` goes to.
 
+        Args:
+            name: of the model.
+            version: of it.
+            namespace: of its repository, for a step of an ensemble under model namespacing.
+
         Raises:
+            InvalidArgumentError: several repositories have a model of that name.
             NotFoundError: no such model or version, or none of its versions serves.
             UnavailableError: the version is known and does not serve now.
         """
-        entry = self._lifecycle.entries.get(name)
+        entry = self._lifecycle.find(name, namespace)
         if entry is None or not entry.has_config:
             raise NotFoundError(
                 f"Request for unknown model: '{name}' is not found{_why_not(entry)}"
@@ -270,20 +276,26 @@ class Engine:
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
         """Names, datatypes and shapes of a model's inputs and outputs."""
         model = self.find(name, version)
-        versions = (
-            (str(version),)
-            if version != LATEST
-            else tuple(str(m.version) for m in self._lifecycle.entries[name].ready_models())
-        )
+        versions = (version,) if version != LATEST else self._ready_versions(name)
         signature = model.signature
         batch = (-1,) if signature.max_batch_size > 0 else ()
         return ModelMetadata(
             name=model.name,
-            versions=versions,
+            versions=tuple(map(str, versions)),
             platform=model.config.platform or model.config.backend,
             inputs=tuple(_metadata(spec, batch) for spec in signature.inputs.values()),
             outputs=tuple(_metadata(spec, batch) for spec in signature.outputs.values()),
         )
+
+    def _ready_versions(self, name: str) -> tuple[int, ...]:
+        entry = self._lifecycle.find(name)
+        return () if entry is None else tuple(m.version for m in entry.ready_models())
+
+    def serving(self) -> Iterator[tuple[str, Model]]:
+        """The models that serve, each after the namespace of its repository, which may be empty."""
+        for key, entry in sorted(self._lifecycle.entries.items()):
+            for model in entry.ready_models():
+                yield key.namespace, model
 
     def model_config(self, name: str, version: int = LATEST) -> ModelConfig:
         """The config in force, complete."""
@@ -295,10 +307,9 @@ class Engine:
         Raises:
             InvalidArgumentError: the model or version named does not serve.
         """
-        entries = self._lifecycle.entries
         if not name:
-            return [m for key in sorted(entries) for m in entries[key].ready_models()]
-        entry = entries.get(name)
+            return [model for _, model in self.serving()]
+        entry = self._lifecycle.find(name)
         models = list(entry.ready_models()) if entry is not None else []
         if not models:
             raise InvalidArgumentError(f"requested model '{name}' is not available")
@@ -313,16 +324,16 @@ class Engine:
 
     async def index(self, *, ready_only: bool) -> list[IndexEntry]:
         """Every model of the repositories and every version that was ever loaded."""
-        problems = await asyncio.to_thread(self._lifecycle.repository_names)
+        problems = await asyncio.to_thread(self._lifecycle.repository_models)
         entries = self._lifecycle.entries
         lines = []
-        for name in sorted(problems.keys() | entries.keys()):
-            entry = entries.get(name)
-            problem = problems.get(name)
+        for model in sorted(problems.keys() | entries.keys()):
+            entry = entries.get(model)
+            problem = problems.get(model)
             if problem and (entry is None or entry.latest is None):
-                lines.append(IndexEntry(name, "", ModelState.UNAVAILABLE, problem))
+                lines.append(IndexEntry(model.name, "", ModelState.UNAVAILABLE, problem))
             elif entry is None:
-                lines.append(IndexEntry(name))
+                lines.append(IndexEntry(model.name))
             else:
                 lines.extend(_index_lines(entry))
         if ready_only:
@@ -373,18 +384,16 @@ class Engine:
             await asyncio.sleep(self._options.poll_interval_s)
             await self.poll()
 
-    def _startup_names(self) -> list[str]:
-        names = list(self._lifecycle.repository_names())
-        if self._options.control_mode is not ModelControlMode.EXPLICIT:
-            return names
+    async def _load_startup_models(self) -> dict[ModelId, NaiadError]:
         wanted = self._options.startup_models
-        if "*" not in wanted:
-            return list(wanted)
-        if len(wanted) > 1:
+        if self._options.control_mode is ModelControlMode.EXPLICIT and "*" not in wanted:
+            return await self._lifecycle.load_named(wanted)
+        if self._options.control_mode is ModelControlMode.EXPLICIT and len(wanted) > 1:
             raise InvalidArgumentError(
                 "Wildcard model name '*' must be the ONLY startup model if specified at all."
             )
-        return names
+        models = await asyncio.to_thread(self._lifecycle.repository_models)
+        return await self._lifecycle.load_all(dict.fromkeys(models, Override()))
 
 
 def _metadata(spec: TensorSpec, batch: tuple[int, ...]) -> TensorMetadata:
@@ -401,9 +410,9 @@ def _index_lines(entry: ModelEntry) -> list[IndexEntry]:
     if not entry.versions:
         reason = next(entry.failure_reasons(), "")
         state = ModelState.UNAVAILABLE if reason else None
-        return [IndexEntry(entry.name, "", state, reason, lacks_versions=entry.has_config)]
+        return [IndexEntry(entry.id.name, "", state, reason, lacks_versions=entry.has_config)]
     return [
-        _version_line(entry.name, version, known)
+        _version_line(entry.id.name, version, known)
         for version, known in sorted(entry.versions.items())
     ]
 

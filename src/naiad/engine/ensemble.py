@@ -43,7 +43,7 @@ _MAX_SIGNED = 2**63
 class ComposingModels(Protocol):
     """What an ensemble asks of the engine; see there."""
 
-    def find(self, name: str, version: int) -> Model:
+    def find(self, name: str, version: int, namespace: str = "") -> Model:
         """The version that a request goes to."""
         ...
 
@@ -255,7 +255,9 @@ class _Call:
     def _hold_models(self) -> None:
         """Find the versions that this request runs on, and keep them until it is over."""
         for step in self._plan.steps:
-            model = self._executor.models.find(step.model_name, step.model_version)
+            model = self._executor.models.find(
+                step.model_name, step.model_version, step.model_namespace
+            )
             model.hold()
             self._models[step.index] = model
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, TypeVarTuple
 from weakref import WeakValueDictionary
 
@@ -20,7 +20,9 @@ from naiad.engine.dependencies import (
     StepState,
     Waits,
     check_dependencies,
+    choose_step,
     step_names,
+    write_namespaces,
 )
 from naiad.engine.ensemble import EnsembleExecutor
 from naiad.engine.executor import Executor
@@ -30,6 +32,7 @@ from naiad.engine.loader import (
     ModelPlan,
     NoVersionError,
     Override,
+    Steps,
 )
 from naiad.engine.model import Model, ModelExecutor
 from naiad.engine.model_services import EngineServices, ServingModels
@@ -37,8 +40,10 @@ from naiad.engine.rate_limits import LimitedModel, instance_claims
 from naiad.engine.response_cache import ResponseCache
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
 from naiad.inference.states import ModelState
+from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import ModelSignature
 from naiad.repository.layout import FolderStamp
+from naiad.repository.model_id import ModelId
 from naiad.scheduling.ensemble import EnsembleGraph
 from naiad.scheduling.limited import LimitedScheduler
 from naiad.scheduling.rate_limiter import RateLimiter
@@ -80,6 +85,7 @@ class ModelEntry:
     """All versions of a model that was ever asked to load.
 
     Attributes:
+        id: which model it is.
         versions: by number, those that failed and those that were unloaded too.
         latest: the version that a request without one goes to.
         plan: what serves; None while nothing does.
@@ -88,7 +94,7 @@ class ModelEntry:
         stamp: of the folder at the last attempt to load it, successful or not.
         is_wanted: the last thing that was asked for is a load, so what failed is missing.
         is_explicit: it was asked for by itself, and not only as the step of an ensemble.
-        steps: of an ensemble, the models that it calls.
+        steps: of an ensemble, the models that it calls, or would if it could be loaded.
         suspended: what an ensemble served until a step went away, and will when it is back.
     """
 
@@ -96,11 +102,11 @@ class ModelEntry:
         "__weakref__",
         "failure",
         "has_config",
+        "id",
         "is_explicit",
         "is_wanted",
         "latest",
         "lock",
-        "name",
         "plan",
         "stamp",
         "steps",
@@ -108,8 +114,8 @@ class ModelEntry:
         "versions",
     )
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, model: ModelId) -> None:
+        self.id = model
         self.versions: dict[int, VersionEntry] = {}
         self.latest: Model | None = None
         self.plan: ModelPlan | None = None
@@ -118,7 +124,7 @@ class ModelEntry:
         self.stamp: FolderStamp | None = None
         self.is_wanted = True
         self.is_explicit = False
-        self.steps: tuple[str, ...] = ()
+        self.steps: Steps = {}
         self.suspended: ModelPlan | None = None
         # Loads and unloads of one model follow each other; those of different models don't wait.
         self.lock = asyncio.Lock()
@@ -195,32 +201,61 @@ class Lifecycle:
         self._models = models
         self._waits = Waits()
         self._services: EngineServices | None = None
-        self.entries: dict[str, ModelEntry] = {}
+        self.entries: dict[ModelId, ModelEntry] = {}
+        self._by_name: dict[str, list[ModelEntry]] = {}
         # Models that were never loaded, while somebody tries: all who do must share one lock.
-        self._newcomers: WeakValueDictionary[str, ModelEntry] = WeakValueDictionary()
+        self._newcomers: WeakValueDictionary[ModelId, ModelEntry] = WeakValueDictionary()
         self._retiring: set[asyncio.Task[None]] = set()
-        self._unsettled: dict[str, FolderStamp] = {}
+        self._unsettled: dict[ModelId, FolderStamp] = {}
 
-    def repository_names(self) -> dict[str, str]:
+    def repository_models(self) -> dict[ModelId, str]:
         """All models in the repositories, loaded or not, and what speaks against any of them.
 
         Reads the disk.
         """
-        return self._loader.names()
+        return self._loader.models()
+
+    def find(self, name: str, namespace: str = "") -> ModelEntry | None:
+        """What is known of a model; None where nothing is.
+
+        Args:
+            name: of the model.
+            namespace: of its repository, where the caller knows it.
+
+        Raises:
+            InvalidArgumentError: the name alone stands for several models.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            return None
+        if len(found) == 1 and not namespace:
+            return found[0]
+        if namespace:
+            return self.entries.get(ModelId(name, namespace))
+        wanted = [entry for entry in found if entry.is_wanted]
+        if len(wanted) > 1:
+            raise _ambiguity(name, [entry.id for entry in wanted])
+        return wanted[0] if wanted else found[0]
 
     async def load(self, name: str, override: Override) -> None:
         """Bring a model to what the repository, or the override, now says.
 
         Returns when the new versions serve. Loading what is loaded and unchanged does nothing.
+        A name that stands for several models loads all of them.
 
         Raises:
             NaiadError: why it did not load; what served before still serves.
         """
-        failures = await self.load_all({name: override})
+        models = await asyncio.to_thread(self._loader.ids, name)
+        if override.files and len(models) > 1:
+            raise _ambiguity(name, models)
+        failures = list((await self.load_all(dict.fromkeys(models, override))).values())
+        if len(failures) > 1:
+            raise InvalidArgumentError("".join(failure.message for failure in failures))
         if failures:
-            raise failures[name]
+            raise failures[0]
 
-    async def load_all(self, models: Mapping[str, Override]) -> dict[str, NaiadError]:
+    async def load_all(self, models: Mapping[ModelId, Override]) -> dict[ModelId, NaiadError]:
         """Load several models side by side, each after the steps that it needs.
 
         Returns:
@@ -228,47 +263,65 @@ class Lifecycle:
         """
         loads = LoadRound(self._load)
         failures = await loads.load(models)
-        for name in models:
-            if name in self.entries:
-                self.entries[name].is_explicit = True
+        for model in models:
+            if model in self.entries:
+                self.entries[model].is_explicit = True
         await self._follow(loads.changed)
         return failures
 
-    async def _load(self, name: str, override: Override, loads: LoadRound) -> None:
-        entry = self.entries.get(name) or self._newcomers.get(name)
+    async def load_named(self, names: Iterable[str]) -> dict[ModelId, NaiadError]:
+        """The same for names, each of which may stand for several models."""
+        found = await asyncio.to_thread(lambda: [self._loader.ids(name) for name in names])
+        return await self.load_all({model: Override() for models in found for model in models})
+
+    async def _load(self, model: ModelId, override: Override, loads: LoadRound) -> None:
+        entry = self.entries.get(model) or self._newcomers.get(model)
         if entry is None:
-            entry = self._newcomers[name] = ModelEntry(name)
+            entry = self._newcomers[model] = ModelEntry(model)
         async with entry.lock:
-            stamp = await asyncio.to_thread(self._loader.stamp, name)
-            if (
-                entry.plan is not None
-                and not entry.has_problem()
-                and _is_in_force(entry.plan, override, stamp)
-            ):
+            stamp = await asyncio.to_thread(self._loader.stamp, model)
+            if await self._is_in_force(entry, override, stamp):
                 entry.failure = None
                 # A step may have changed although its ensemble has not.
                 await self._load_steps(entry, loads)
                 return
             if stamp is not None:
-                self.entries[name] = entry
+                self._register(entry)
             entry.stamp = stamp
             entry.is_wanted = True
             try:
-                plan = await asyncio.to_thread(self._loader.plan, name, override)
+                plan = await asyncio.to_thread(self._loader.plan, model, override)
             except Exception as error:  # a disk can fail in any way
                 entry.failure = _as_naiad_error(error)
                 entry.has_config |= isinstance(error, NoVersionError)
-                _log.error("failed to load '%s': %s", name, entry.failure.reason())
+                _log.error("failed to load '%s': %s", model, entry.failure.reason())
                 raise entry.failure from error
             # A model that consists of overriding files alone is in no repository.
-            self.entries[name] = entry
+            self._register(entry)
             plan.stamp = stamp
-            entry.steps = step_names(plan.config)
+            plan.steps = entry.steps = await self._find_steps(model, plan.config)
             if entry.steps:
                 await self._prepare_ensemble(entry, plan, loads)
             entry.has_config = True
             await self._load_plan(entry, plan)
-            loads.changed.add(name)
+            loads.changed.add(model)
+
+    def _register(self, entry: ModelEntry) -> None:
+        if self.entries.get(entry.id) is not entry:
+            self.entries[entry.id] = entry
+            self._by_name.setdefault(entry.id.name, []).append(entry)
+
+    async def _is_in_force(
+        self, entry: ModelEntry, override: Override, stamp: FolderStamp | None
+    ) -> bool:
+        """Whether a load would bring what already serves."""
+        plan = entry.plan
+        return (
+            plan is not None
+            and not entry.has_problem()
+            and _is_unchanged(plan, override, stamp)
+            and plan.steps == await self._find_steps(entry.id, plan.config)
+        )
 
     async def unload(self, name: str, *, with_steps: bool = False) -> None:
         """Stop giving a model requests; returns at once, while accepted ones finish.
@@ -279,17 +332,18 @@ class Lifecycle:
             name: of the model.
             with_steps: of an ensemble, also the models that were loaded for its sake alone.
         """
-        entry = self.entries.get(name)
-        if entry is None:
-            return
+        for entry in list(self._by_name.get(name, ())):
+            await self._unload_one(entry, with_steps=with_steps)
+
+    async def _unload_one(self, entry: ModelEntry, *, with_steps: bool) -> None:
         await self._unload(entry)
-        await self._follow({name})
+        await self._follow({entry.id})
         if with_steps:
-            for step in entry.steps:
-                known = self.entries.get(step)
-                if known is None or known.is_explicit or self._callers({step}):
+            for step in entry.steps.values():
+                known = None if step is None else self.entries.get(step)
+                if known is None or known.is_explicit or self._is_called(known.id):
                     continue
-                await self.unload(step, with_steps=True)
+                await self._unload_one(known, with_steps=True)
 
     async def _unload(self, entry: ModelEntry) -> None:
         async with entry.lock:
@@ -305,24 +359,25 @@ class Lifecycle:
         """
         stamps = await asyncio.to_thread(self._loader.stamps)
         changed = [
-            name
-            for name, stamp in stamps.items()
-            if name not in self.entries or self.entries[name].stamp != stamp
+            model
+            for model, stamp in stamps.items()
+            if model not in self.entries or self.entries[model].stamp != stamp
         ]
-        settled = [name for name in changed if self._unsettled.get(name) == stamps[name]]
-        self._unsettled = {name: stamps[name] for name in changed if name not in settled}
-        for name in self.entries.keys() - stamps.keys():
-            await self.unload(name)
-            self.entries[name].stamp = None
+        settled = {model for model in changed if self._unsettled.get(model) == stamps[model]}
+        self._unsettled = {model: stamps[model] for model in changed if model not in settled}
+        for model in self.entries.keys() - stamps.keys():
+            await self._unload_one(self.entries[model], with_steps=False)
+            self.entries[model].stamp = None
         # Failures are in the log and in the index; nobody waits for them here.
         await self.load_all(dict.fromkeys(settled, Override()))
         # What could not load for want of a step may be able to now.
+        names = {model.name for model in settled}
         waiting = [
-            entry.name
+            entry.id
             for entry in self.entries.values()
-            if entry.plan is None and entry.is_wanted and not set(settled).isdisjoint(entry.steps)
+            if entry.plan is None and entry.is_wanted and not names.isdisjoint(entry.steps)
         ]
-        await self.load_all({n: Override() for n in waiting if n in stamps and n not in settled})
+        await self.load_all({m: Override() for m in waiting if m in stamps and m not in changed})
 
     async def unload_all(self) -> None:
         """Unload every model and wait until nothing runs any more."""
@@ -331,6 +386,21 @@ class Lifecycle:
         while self._retiring:
             await asyncio.gather(*self._retiring)
         self._threads.shutdown(wait=False)
+
+    async def _find_steps(self, ensemble: ModelId, config: ModelConfig) -> Steps:
+        """Which models the steps of an ensemble are; empty for other models."""
+        names = step_names(config)
+        if not names:
+            return {}
+        found = await asyncio.to_thread(lambda: {n: self._loader.ids(n) for n in names})
+        return {
+            name: choose_step(ensemble, [model for model in models if not self._is_held(model)])
+            for name, models in found.items()
+        }
+
+    def _is_held(self, model: ModelId) -> bool:
+        """Whether the model's folder may be half a copy, and nothing of it was loaded before."""
+        return model in self._unsettled and model not in self.entries
 
     async def _prepare_ensemble(self, entry: ModelEntry, plan: ModelPlan, loads: LoadRound) -> None:
         """Load the steps of an ensemble and see whether it can run on them.
@@ -343,84 +413,115 @@ class Lifecycle:
             self._check_steps(plan, failures)
         except DependencyError as error:
             entry.failure = error
-            _log.error("failed to load '%s': %s", entry.name, error.reason())
+            _log.error("failed to load '%s': %s", entry.id, error.reason())
             # The line end is Triton's, whose text has a line for each failure.
-            text = f"load failed for model '{entry.name}': {error.message}\n"
+            text = f"load failed for model '{entry.id}': {error.message}\n"
             raise InvalidArgumentError(text) from error
 
-    async def _load_steps(self, entry: ModelEntry, loads: LoadRound) -> dict[str, NaiadError]:
+    async def _load_steps(self, entry: ModelEntry, loads: LoadRound) -> dict[ModelId, NaiadError]:
         """Load what an ensemble calls. Its lock is held, and `Waits` sees to it that this ends."""
-        if not entry.steps:
+        steps = [model for model in entry.steps.values() if model is not None]
+        if not steps:
             return {}
-        self._waits.begin(entry.name, entry.steps)
+        self._waits.begin(entry.id, steps)
         try:
             return await loads.load(
-                {name: Override() for name in entry.steps if not self._has_given_files(name)}
+                {model: Override() for model in steps if not self._must_stay(model)}
             )
         finally:
-            self._waits.end(entry.name)
+            self._waits.end(entry.id)
 
-    def _has_given_files(self, name: str) -> bool:
-        """Whether a client brought the model's files, which a load from the disk would undo."""
-        entry = self.entries.get(name)
+    def _must_stay(self, model: ModelId) -> bool:
+        """Whether a load for an ensemble's sake would do harm.
+
+        The model's folder may be half a copy, or a client brought its files, which a load from the
+        disk would undo.
+        """
+        if model in self._unsettled:
+            return True
+        entry = self.entries.get(model)
         return entry is not None and entry.plan is not None and bool(entry.plan.override.files)
 
-    def _check_steps(self, plan: ModelPlan, failures: Mapping[str, NaiadError]) -> None:
-        names = step_names(plan.config)
-        check_dependencies(plan.config, {name: self._step_state(name, failures) for name in names})
+    def _check_steps(self, plan: ModelPlan, failures: Mapping[ModelId, NaiadError]) -> None:
+        check_dependencies(
+            plan.config,
+            {name: self._step_state(model, failures) for name, model in plan.steps.items()},
+        )
+        write_namespaces(plan.config, plan.steps)
 
-    def _step_state(self, name: str, failures: Mapping[str, NaiadError]) -> StepState:
-        entry = self.entries.get(name)
+    def _step_state(
+        self, model: ModelId | None, failures: Mapping[ModelId, NaiadError]
+    ) -> StepState:
+        entry = None if model is None else self.entries.get(model)
         if entry is None:
-            return StepState(is_known=False)
-        failure = entry.failure or failures.get(name)
+            return StepState(model)
+        failure = entry.failure or failures.get(entry.id)
         return StepState(
+            model,
             entry.has_config or isinstance(failure, DependencyError),
-            {model.version: model.config for model in entry.ready_models()},
+            {known.version: known.config for known in entry.ready_models()},
             failure,
         )
 
-    def _callers(self, names: Iterable[str]) -> list[ModelEntry]:
-        """The ensembles that serve, or would, and call one of these models."""
-        called = set(names)
+    def _is_called(self, model: ModelId) -> bool:
+        """Whether an ensemble that serves, or would, calls the model."""
+        plans = (entry.plan or entry.suspended for entry in self.entries.values())
+        return any(plan is not None and model in plan.steps.values() for plan in plans)
+
+    def _callers(self, names: set[str]) -> list[ModelEntry]:
+        """The ensembles that serve, or would, and call a model of one of these names."""
         found = []
         for entry in self.entries.values():
             plan = entry.plan or entry.suspended
-            if plan is not None and not called.isdisjoint(step_names(plan.config)):
+            if plan is not None and not names.isdisjoint(plan.steps):
                 found.append(entry)
         return found
 
-    async def _follow(self, changed: Iterable[str]) -> None:
+    async def _follow(self, changed: Iterable[ModelId]) -> None:
         """Let the ensembles that call these models follow the change, and theirs after them."""
         changed = set(changed)
-        callers = [entry for entry in self._callers(changed) if entry.name not in changed]
-        for entry in callers:
-            await self._reload_ensemble(entry)
-        if callers:
-            await self._follow(entry.name for entry in callers)
+        callers = [
+            entry
+            for entry in self._callers({model.name for model in changed})
+            if entry.id not in changed
+        ]
+        followed = [entry.id for entry in callers if await self._reload_ensemble(entry, changed)]
+        if followed:
+            await self._follow(followed)
 
-    async def _reload_ensemble(self, entry: ModelEntry) -> None:
+    async def _reload_ensemble(self, entry: ModelEntry, changed: set[ModelId]) -> bool:
+        """Build an ensemble anew over its steps; False where the change is none of its own."""
         async with entry.lock:
             plan = entry.plan or entry.suspended
             if plan is None:
-                return
+                return False
+            steps = await self._find_steps(entry.id, plan.config)
+            if steps != plan.steps:
+                # What serves until the swap keeps its own config.
+                config = ModelConfig()
+                config.CopyFrom(plan.config)
+                plan = replace(plan, config=config, steps=steps)
+                entry.steps = steps
+            elif changed.isdisjoint(steps.values()):
+                return False
             try:
                 self._check_steps(plan, {})
                 await self._load_plan(entry, plan)
             except NaiadError as error:
-                _log.warning("ensemble '%s' stops: %s", entry.name, error.message)
+                _log.warning("ensemble '%s' stops: %s", entry.id, error.message)
                 entry.failure = error
                 entry.plan, entry.suspended = None, plan
                 self._retire(entry, list(entry.versions))
             else:
                 entry.suspended = None
+            return True
 
     async def _load_plan(self, entry: ModelEntry, plan: ModelPlan) -> None:
         for version in plan.versions:
             known = entry.versions.setdefault(version, VersionEntry())
             if known.state is not ModelState.READY:
                 known.state, known.reason = ModelState.LOADING, ""
-            _log.info("loading: %s:%d", entry.name, version)
+            _log.info("loading: %s:%d", entry.id, version)
         results = await self._load_versions(plan)
         failures = {v: r for v, r in results.items() if isinstance(r, NaiadError)}
         models = [r for r in results.values() if isinstance(r, Model)]
@@ -431,7 +532,7 @@ class Lifecycle:
             raise self._note_failures(entry, plan, failures)
         self._swap(entry, plan, models)
         entry.failure = None
-        _log.info("successfully loaded '%s'", entry.name)
+        _log.info("successfully loaded '%s'", entry.id)
 
     async def _load_versions(self, plan: ModelPlan) -> dict[int, Model | NaiadError]:
         results: dict[int, Model | NaiadError] = {}
@@ -482,19 +583,19 @@ class Lifecycle:
     def _note_failures(
         self, entry: ModelEntry, plan: ModelPlan, failures: dict[int, NaiadError]
     ) -> InvalidArgumentError:
-        text = f"load failed for model '{entry.name}': "
+        text = f"load failed for model '{entry.id}': "
         for version in plan.versions:
             error = failures.get(version)
             known = entry.versions[version]
             if error is not None:
                 reason = error.reason()
-                _log.error("failed to load '%s' version %d: %s", entry.name, version, reason)
+                _log.error("failed to load '%s' version %d: %s", entry.id, version, reason)
                 text += f"version {version} is at {ModelState.UNAVAILABLE} state: {reason};\n"
                 if known.state is not ModelState.READY:
                     known.state, known.reason = ModelState.UNAVAILABLE, reason
             elif known.state is not ModelState.READY:
                 known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
-        _log.info("failed to load '%s'", entry.name)
+        _log.info("failed to load '%s'", entry.id)
         return InvalidArgumentError(text)
 
     def _swap(self, entry: ModelEntry, plan: ModelPlan, models: Iterable[Model]) -> None:
@@ -582,7 +683,7 @@ class Lifecycle:
         """The labels that the models of the steps have for what they write."""
         labels = {}
         for step in graph.steps:
-            model = self._models.find(step.model_name, step.model_version)
+            model = self._models.find(step.model_name, step.model_version, step.model_namespace)
             for output, tensor in step.outputs.items():
                 if output in model.labels:
                     labels[tensor] = model.labels[output]
@@ -610,8 +711,8 @@ class Lifecycle:
             _log.info("successfully unloaded '%s' version %d", model.name, model.version)
 
 
-def _is_in_force(plan: ModelPlan, override: Override, stamp: FolderStamp | None) -> bool:
-    """Whether a load would bring what already serves.
+def _is_unchanged(plan: ModelPlan, override: Override, stamp: FolderStamp | None) -> bool:
+    """Whether the files and what is put in their place are those that serve.
 
     A plain load leaves an overriding config in force while the files are the same, and takes
     overriding files away (both measured on Triton).
@@ -621,6 +722,14 @@ def _is_in_force(plan: ModelPlan, override: Override, stamp: FolderStamp | None)
     if override == Override():
         return not plan.override.files
     return override == plan.override
+
+
+def _ambiguity(name: str, models: Sequence[ModelId]) -> InvalidArgumentError:
+    places = ", ".join(f"'{model.namespace}'" for model in models)
+    return InvalidArgumentError(
+        f"There are {len(models)} identifiers of model '{name}' in global map, model namespace "
+        f"must be provided to resolve ambiguity. Its repositories are {places}"
+    )
 
 
 def _look_again(executor: ModelExecutor) -> Callable[[], None]:

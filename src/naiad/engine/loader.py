@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from naiad.backends.base import (
     Instance,
@@ -43,14 +42,20 @@ from naiad.repository.layout import (
     list_artifacts,
     read_config,
     read_labels,
-    scan_repositories,
+    scan_model,
 )
+from naiad.repository.model_id import ModelId
 from naiad.repository.paths import check_model_name, resolve_inside
 from naiad.repository.repositories import Repositories, Storage
+from naiad.repository.temporary_folder import TemporaryFolder
 from naiad.repository.version_policy import select_versions
 from naiad.scheduling.scheduler import Scheduler
 
 _log = logging.getLogger(__name__)
+
+
+# By the name that the config has.
+Steps = Mapping[str, ModelId | None]
 
 
 class NoVersionError(InvalidArgumentError):
@@ -73,6 +78,7 @@ class LoaderOptions:
         gpu_ids: the GPUs of this machine, as CUDA counts them.
         core_count: cores that this process may use; shared out over a model's instances.
         is_gpu_replaced: instances that are meant for GPUs run on the CPU.
+        is_namespaced: repositories may have models of the same name.
     """
 
     repositories: tuple[Path, ...]
@@ -86,6 +92,7 @@ class LoaderOptions:
     gpu_ids: tuple[int, ...] = ()
     core_count: int = 1
     is_gpu_replaced: bool = False
+    is_namespaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,8 @@ class ModelPlan:
         override: what the load request put in place of the repository's own files.
         stamp: how the model lay in the repository when this was planned.
         files: keeps what was copied to this machine on its disk for as long as the plan lives.
+        steps: of an ensemble, the models that its steps' names stand for; None for a name that
+            stands for none, or for more than one.
     """
 
     config: ModelConfig
@@ -119,7 +128,8 @@ class ModelPlan:
     versions: tuple[int, ...]
     override: Override
     stamp: FolderStamp | None = None
-    files: "TemporaryDirectory[str] | None" = None
+    files: TemporaryFolder | None = None
+    steps: Steps = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -142,34 +152,40 @@ class Loader:
     def __init__(self, options: LoaderOptions, backends: BackendRegistry) -> None:
         self._options = options
         self._backends = backends
-        self._repositories = Repositories(options.repositories, options.storages)
+        self._repositories = Repositories(
+            options.repositories, options.storages, is_namespaced=options.is_namespaced
+        )
 
-    def names(self) -> dict[str, str]:
+    def models(self) -> dict[ModelId, str]:
         """All models in the repositories, sorted, each with why it can't be loaded, if it can't."""
         return self._repositories.problems()
 
-    def stamp(self, name: str) -> FolderStamp | None:
-        """How a model lies in its repository; None where there is none of that name."""
-        return self._repositories.stamp(name)
+    def ids(self, name: str) -> tuple[ModelId, ...]:
+        """The models that a name stands for, at least one, be it there or not."""
+        return self._repositories.ids(name)
 
-    def stamps(self) -> dict[str, FolderStamp]:
+    def stamp(self, model: ModelId) -> FolderStamp | None:
+        """How a model lies in its repository; None where it isn't there."""
+        return self._repositories.stamp(model)
+
+    def stamps(self) -> dict[ModelId, FolderStamp]:
         """How every model of the repositories that can be loaded lies there."""
         return self._repositories.stamps()
 
-    def plan(self, name: str, override: Override) -> ModelPlan:
+    def plan(self, model: ModelId, override: Override) -> ModelPlan:
         """Find a model and read its config.
 
         Raises:
             PermissionDeniedError: files are given and the settings do not allow that.
             NaiadError: there is no such model, or its config is not one that Triton would poll.
         """
-        check_model_name(name)
-        folder, files = self._place(name, override)
+        check_model_name(model.name)
+        folder, files = self._place(model, override)
         try:
-            plan = self._plan_from(name, folder, override)
+            plan = self._plan_from(model, folder, override)
         except BaseException:
             if files is not None:
-                files.cleanup()
+                files.remove()
             raise
         plan.files = files
         return plan
@@ -248,50 +264,48 @@ class Loader:
         return read_labels(plan.folder, plan.config)
 
     def _place(
-        self, name: str, override: Override
-    ) -> "tuple[ModelFolder, TemporaryDirectory[str] | None]":
+        self, model: ModelId, override: Override
+    ) -> tuple[ModelFolder, TemporaryFolder | None]:
         """The model as a folder of this machine, and what removes it where it is a copy."""
         if override.files:
-            return self._write_override(name, override)
-        return self._repositories.localize(self._find(name))
+            return self._write_override(model.name, override)
+        return self._repositories.localize(self._find(model))
 
-    def _find(self, name: str) -> ModelFolder:
-        folder = self._repositories.find(name)
+    def _find(self, model: ModelId) -> ModelFolder:
+        folder = self._repositories.find(model)
         if folder is None:
-            _log.error("failed to poll model '%s': model not found in any model repository.", name)
-            raise InternalError(f"failed to load '{name}', failed to poll from model repository")
+            _log.error("failed to poll model '%s': model not found in any model repository.", model)
+            raise InternalError(f"failed to load '{model}', failed to poll from model repository")
         if folder.problem:
-            _log.error("failed to poll model '%s': %s", name, folder.problem)
+            _log.error("failed to poll model '%s': %s", model, folder.problem)
             raise InternalError(
-                f"failed to load '{name}', failed to poll from model repository: {folder.problem}"
+                f"failed to load '{model}', failed to poll from model repository: {folder.problem}"
             )
         return folder
 
-    def _write_override(
-        self, name: str, override: Override
-    ) -> "tuple[ModelFolder, TemporaryDirectory[str]]":
+    def _write_override(self, name: str, override: Override) -> tuple[ModelFolder, TemporaryFolder]:
         self._check_files_are_taken(name, override)
-        files = TemporaryDirectory(prefix="naiad-override-")
+        files = TemporaryFolder("naiad-override-")
         try:
-            _write_files(Path(files.name), name, override.files)
-            return scan_repositories([Path(files.name)])[name], files
+            _write_files(files.path, name, override.files)
+            return scan_model(files.path / name), files
         except BaseException:
-            files.cleanup()
+            files.remove()
             raise
 
-    def _plan_from(self, name: str, folder: ModelFolder, override: Override) -> ModelPlan:
+    def _plan_from(self, model: ModelId, folder: ModelFolder, override: Override) -> ModelPlan:
         try:
             config = self._read_config(folder, override)
         except NaiadError as error:
             # Triton's text is the head; it keeps the reason to its log.
             raise InternalError(
-                f"failed to load '{name}', failed to poll from model repository: {error.message}"
+                f"failed to load '{model}', failed to poll from model repository: {error.message}"
             ) from error
         try:
             versions = select_versions(config, folder.versions)
         except InvalidArgumentError as error:
             # The line end is Triton's, whose text has a line for each failure.
-            raise NoVersionError(f"load failed for model '{name}': {error.message}\n") from error
+            raise NoVersionError(f"load failed for model '{model}': {error.message}\n") from error
         return ModelPlan(config, folder, versions, override)
 
     def _read_config(self, folder: ModelFolder, override: Override) -> ModelConfig:

@@ -195,7 +195,9 @@ class EngineServices:
         found = []
         for step in executor.graph.steps:
             try:
-                found.append(self._models.find(step.model_name, step.model_version))
+                found.append(
+                    self._models.find(step.model_name, step.model_version, step.model_namespace)
+                )
             except NaiadError:
                 continue  # the request fails by itself
         return found

@@ -49,6 +49,11 @@ class MeasuredModel(Protocol):
         ...
 
     @property
+    def namespace(self) -> str:
+        """Of its repository; empty without model namespacing."""
+        ...
+
+    @property
     def statistics(self) -> ModelStatistics:
         """Its counters."""
         ...
@@ -111,7 +116,10 @@ class MetricsRenderer:
 def _labels_of(model: MeasuredModel) -> Labels:
     # The underscore is Triton's; it keeps tags apart from labels that a later version adds.
     tags = {f"_{_NOT_IN_NAMES.sub('_', key)}": value for key, value in model.metric_tags.items()}
-    return {**tags, "model": model.name, "version": str(model.version)}
+    labels = {**tags, "model": model.name, "version": str(model.version)}
+    if model.namespace:
+        labels["namespace"] = model.namespace
+    return labels
 
 
 def _render_model_family(

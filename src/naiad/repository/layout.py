@@ -6,7 +6,7 @@ lays it out (model_repository.md).
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -57,29 +57,28 @@ class ModelFolder:
         return self.path / str(version)
 
 
-def scan_repositories(paths: Iterable[Path]) -> dict[str, ModelFolder]:
-    """Every model of the repositories, by name, sorted.
+def scan_repository(path: Path) -> list[ModelFolder]:
+    """Every model of a repository, sorted by name.
 
-    Files beside the model folders and hidden folders are passed over. A name that appears in two
-    repositories is there once, with a ``problem``.
+    Files beside the model folders and hidden folders are passed over.
 
     Raises:
-        InternalError: a repository is no folder that can be read.
+        InternalError: the repository is no folder that can be read.
     """
-    return merge_folders(folder for path in paths for folder in _scan_repository(path))
+    return [_scan_model_of(path, name) for name in _subfolders(path) if is_repository_entry(name)]
 
 
-def merge_folders(found: Iterable[ModelFolder]) -> dict[str, ModelFolder]:
-    """Model folders by name, sorted; of two with one name, the first with a ``problem``."""
-    folders: dict[str, ModelFolder] = {}
-    for folder in found:
-        known = folders.get(folder.name)
-        folders[folder.name] = (
-            folder
-            if known is None
-            else replace(known, problem="model appears in two or more repositories")
-        )
-    return dict(sorted(folders.items()))
+def find_model(repository: Path, name: str) -> ModelFolder | None:
+    """One model of a repository, without a look at the others; None where it isn't there.
+
+    Raises:
+        InternalError: the repository is no folder, or the model's can't be read.
+    """
+    if not repository.is_dir():
+        raise InternalError(f"failed to stat file {repository}: not a directory")
+    if not is_repository_entry(name) or not (repository / name).is_dir():
+        return None
+    return _scan_model_of(repository, name)
 
 
 def stamp_folder(folder: ModelFolder) -> FolderStamp:
@@ -191,10 +190,6 @@ def read_labels(folder: ModelFolder, config: ModelConfig) -> dict[str, list[str]
                 ) from error
             labels[output.name] = _read_lines(path)
     return labels
-
-
-def _scan_repository(path: Path) -> list[ModelFolder]:
-    return [_scan_model_of(path, name) for name in _subfolders(path) if is_repository_entry(name)]
 
 
 def _scan_model_of(repository: Path, name: str) -> ModelFolder:

@@ -34,6 +34,7 @@ from naiad.repository.storage_location import (
     parse_storage_url,
     storage_config,
 )
+from naiad.repository.temporary_folder import TemporaryFolder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -89,12 +90,23 @@ class RemoteRepository:
         models: dict[str, list[StoredObject]] = {}
         for stored in self._list(""):
             name, slash, _ = stored.path.partition("/")
-            # An object beside the model folders is no model; an empty one may stand for a folder.
-            if is_repository_entry(name) and (slash or not stored.size):
+            # An object beside the model folders is no model.
+            if slash and is_repository_entry(name):
                 models.setdefault(name, []).append(stored)
         return [self._describe(name, objects) for name, objects in sorted(models.items())]
 
-    def localize(self, name: str) -> tuple[ModelFolder, "TemporaryDirectory[str]"]:
+    def find(self, name: str) -> ModelFolder | None:
+        """One model, with the stamp of its objects; None where it isn't there.
+
+        Raises:
+            InternalError: the storage can't be read; with its own words.
+        """
+        if not is_repository_entry(name):
+            return None
+        objects = self._list(f"{name}/")
+        return self._describe(name, objects) if objects else None
+
+    def localize(self, name: str) -> tuple[ModelFolder, TemporaryFolder]:
         """Copy a model to this machine.
 
         Returns:
@@ -105,9 +117,9 @@ class RemoteRepository:
             InvalidArgumentError: an object's name leads out of the model.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        directory = TemporaryDirectory(prefix="model-", dir=self.root)
+        directory = TemporaryFolder("model-", self.root)
         try:
-            root = Path(directory.name) / name
+            root = directory.path / name
             root.mkdir()
             objects = self._list(f"{name}/")
             folders = _folder_paths(objects)
@@ -115,7 +127,7 @@ class RemoteRepository:
                 self._place(stored, root, is_folder=stored.path in folders)
             return scan_model(root), directory
         except BaseException:
-            directory.cleanup()
+            directory.remove()
             raise
 
     def _describe(self, name: str, objects: Sequence[StoredObject]) -> ModelFolder:

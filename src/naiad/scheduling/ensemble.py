@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from naiad.model_config.schema import ModelConfig
+from naiad.model_config.schema import ModelConfig, ModelEnsembling
 
 TensorT = TypeVar("TensorT")
 
@@ -24,26 +24,29 @@ class EnsembleStep:
         index: among the steps of the ensemble.
         model_name: of the composing model.
         model_version: that it asks for; -1 for the latest.
+        model_namespace: of its repository; empty without model namespacing.
         inputs: pairs of the model's input and the ensemble tensor that it reads.
         outputs: the ensemble tensor that each of the model's outputs writes.
         sources: the ensemble tensors that it reads, each once.
     """
 
-    __slots__ = ("index", "inputs", "model_name", "model_version", "outputs", "sources")
+    __slots__ = (
+        "index",
+        "inputs",
+        "model_name",
+        "model_namespace",
+        "model_version",
+        "outputs",
+        "sources",
+    )
 
-    def __init__(
-        self,
-        index: int,
-        model_name: str,
-        model_version: int,
-        inputs: Mapping[str, str],
-        outputs: Mapping[str, str],
-    ) -> None:
+    def __init__(self, index: int, config: ModelEnsembling.Step) -> None:
         self.index = index
-        self.model_name = model_name
-        self.model_version = model_version
-        self.inputs = tuple(sorted(inputs.items()))
-        self.outputs = dict(sorted(outputs.items()))
+        self.model_name = config.model_name
+        self.model_version = config.model_version
+        self.model_namespace = config.model_namespace
+        self.inputs = tuple(sorted(config.input_map.items()))
+        self.outputs = dict(sorted(config.output_map.items()))
         self.sources = tuple(dict.fromkeys(tensor for _, tensor in self.inputs))
 
 
@@ -85,10 +88,7 @@ class EnsembleGraph:
 
     def __init__(self, config: ModelConfig) -> None:
         self.steps = tuple(
-            EnsembleStep(
-                index, step.model_name, step.model_version, step.input_map, step.output_map
-            )
-            for index, step in enumerate(config.ensemble_scheduling.step)
+            EnsembleStep(index, step) for index, step in enumerate(config.ensemble_scheduling.step)
         )
         self.writers = {tensor: step for step in self.steps for tensor in step.outputs.values()}
         self._plans: dict[tuple[str, ...], EnsemblePlan] = {}

@@ -77,6 +77,7 @@ class _MeasuredModel:
 
     name: str
     version: int
+    namespace: str
     statistics: ModelStatistics
     metric_tags: Mapping[str, str]
 
@@ -164,6 +165,7 @@ def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
         gpu_ids=gpu_ids(),
         core_count=core_count(),
         is_gpu_replaced=settings.gpu_fallback is GpuFallback.CPU,
+        is_namespaced=settings.model_namespacing,
     )
     return Loader(options, backends)
 
@@ -252,7 +254,6 @@ def _build_monitor(settings: Settings, clock: Clock) -> MachineMonitor | None:
 
 
 def _measure(engine: Engine) -> Iterator[_MeasuredModel]:
-    for model in engine.statistics():
-        yield _MeasuredModel(
-            model.name, model.version, model.statistics, dict(model.config.metric_tags)
-        )
+    for namespace, model in engine.serving():
+        tags = dict(model.config.metric_tags)
+        yield _MeasuredModel(model.name, model.version, namespace, model.statistics, tags)

@@ -8,7 +8,7 @@ from typing import Final
 from naiad.server.option import Group, Option, parse_text
 
 _NAMES: Final = {
-    Group.REPOSITORY: ("model-namespacing", "enable-peer-access"),
+    Group.REPOSITORY: ("enable-peer-access",),
     Group.HTTP: ("http-thread-count",),
     Group.GRPC: (
         "grpc-infer-thread-count",

@@ -227,6 +227,17 @@ class Settings:
             is_repeatable=True,
         ),
     ] = ()
+    model_namespacing: Annotated[
+        bool,
+        Option(
+            "model-namespacing",
+            parse_boolean,
+            "BOOL",
+            "Serve models of the same name from different repositories; the steps of an ensemble "
+            "are those of its own repository first.",
+            Group.REPOSITORY,
+        ),
+    ] = False
     exit_on_error: Annotated[
         bool,
         Option(

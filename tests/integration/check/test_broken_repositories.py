@@ -25,6 +25,7 @@ from naiad.check.report import ExitCode, ModelReport, ReportedFinding
 from naiad.check.repository import CheckOptions, check_repository
 from naiad.engine.loader import Loader, LoaderOptions, Override
 from naiad.inference.datatypes import INT64
+from naiad.repository.model_id import ModelId
 
 pytestmark = [
     pytest.mark.slow,
@@ -912,7 +913,7 @@ def snapshot(path: Path) -> dict[str, bytes]:
 def load(path: Path) -> None:
     """As the server does, apart from what it does not run yet."""
     loader = Loader(LoaderOptions((path,)), BackendRegistry())
-    plan = loader.plan("m", Override())
+    plan = loader.plan(ModelId("m"), Override())
     if plan.config.HasField("sequence_batching"):
         return
     loader.complete(plan)

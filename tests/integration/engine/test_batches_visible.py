@@ -48,6 +48,7 @@ class Measured:
     statistics: ModelStatistics
     name: str = "m"
     version: int = 1
+    namespace: str = ""
     metric_tags: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -201,6 +201,36 @@ async def test_polling_follows_steps_that_change_and_steps_that_appear(
         await poller.stop()
 
 
+async def test_polling_loads_no_step_that_is_still_being_copied(
+    repository: RepositoryBuilder,
+) -> None:
+    poller = make_engine(repository, ModelControlMode.POLL)
+    await poller.start()
+    try:
+        repository.add_model("new", chain("new", "one", "copied"))
+        for amount in (10, 20, 30):
+            # The ensemble is the same in each look, its step's folder is not.
+            write_later(repository.add_sum("copied", amount))
+            await poller.poll()
+            lines = await poller.index(ready_only=False)
+            assert IndexEntry("copied") in lines
+        [failure] = [line.reason for line in await poller.index(ready_only=False) if line.reason]
+        assert "contains models that are not available or ambiguous: copied" in failure
+        await poller.poll()
+        assert values(await infer(poller, "new")) == {"OUT": [31]}
+        # What serves goes on while its next version is copied, whatever else is loaded.
+        write_later(repository.add_sum("copied", 40))
+        write_later(repository.add_model("both", chain("both", "one", "copied")))
+        await poller.poll()
+        write_later(repository.add_sum("copied", 50))
+        await poller.poll()
+        assert values(await infer(poller, "both")) == {"OUT": [31]}
+        await poller.poll()
+        assert values(await infer(poller, "both")) == {"OUT": [51]}
+    finally:
+        await poller.stop()
+
+
 async def test_everything_loads_at_the_start_whatever_the_order(
     repository: RepositoryBuilder,
 ) -> None:

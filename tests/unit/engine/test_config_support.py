@@ -8,6 +8,7 @@ from naiad.engine.config_support import ignored_settings, require_supported
 from naiad.engine.loader import Loader, LoaderOptions, Override
 from naiad.errors import UnsupportedError
 from naiad.model_config.text_format import parse_config
+from naiad.repository.model_id import ModelId
 
 TENSORS = """
 input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]
@@ -55,7 +56,7 @@ def test_a_load_says_what_it_does_not_act_on(
         'backend: "identity" sequence_batching { state { use_growable_memory: true } }' + TENSORS,
     )
     loader = Loader(LoaderOptions((tmp_path,)), BackendRegistry())
-    loader.complete(loader.plan("m", Override()))
+    loader.complete(loader.plan(ModelId("m"), Override()))
     assert caplog.messages == [
         "model 'm': this release does not act on sequence_batching.state.use_growable_memory yet"
     ]

@@ -92,7 +92,8 @@ class FakeModels:
             for config in configs
         }
 
-    def find(self, name: str, version: int) -> Model:
+    def find(self, name: str, version: int, namespace: str = "") -> Model:
+        assert not namespace
         if name not in self.models:
             raise UnavailableError(f"no {name}")
         return self.models[name]

@@ -7,6 +7,7 @@ from tests.support.repository_builder import RepositoryBuilder
 
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.loader import Loader, LoaderOptions, Override
+from naiad.repository.model_id import ModelId
 
 MODEL = 'name: "m" backend: "identity" max_batch_size: 0 instance_group [ { GROUP } ]'
 TENSORS = """
@@ -31,7 +32,7 @@ def test_only_a_group_that_names_gpus_gets_them(
         "m", MODEL.replace("GROUP", group) + TENSORS, {"{version}/.keep": b""}
     )
     loader = Loader(LoaderOptions((tmp_path,), gpu_ids=(0, 1)), BackendRegistry())
-    plan = loader.plan("m", Override())
+    plan = loader.plan(ModelId("m"), Override())
     loader.complete(plan)
     [made] = plan.config.instance_group
     assert made.Kind.Name(made.kind) == kind

@@ -30,6 +30,7 @@ class Model:
     version: int = 1
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = ""
 
 
 class StoppedClock:
@@ -118,6 +119,13 @@ def test_prometheus_reads_back_any_label(value: str) -> None:
     samples = [sample for family in families for sample in family.samples]
     assert samples
     assert all(sample.labels["_the_team"] == value for sample in samples)
+
+
+def test_models_of_one_name_are_told_apart_by_their_namespace() -> None:
+    lines = render(Model("m", namespace="/first"), Model("m", namespace="/second"))
+    for namespace in ("/first", "/second"):
+        labels = f'{{model="m",namespace="{namespace}",version="1"}}'
+        assert f"nv_inference_request_success{labels} 0" in lines
 
 
 def test_machine_metrics() -> None:

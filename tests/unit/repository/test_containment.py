@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from naiad.errors import InvalidArgumentError
 from naiad.model_config.schema import ModelConfig
 from naiad.repository.containment import check_containment
-from naiad.repository.layout import scan_repositories
+from naiad.repository.layout import scan_model, scan_repository
 from naiad.repository.onnx_external_data import external_locations, read_varint
 
 
@@ -27,7 +27,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def check(repository: Path, config: ModelConfig | None = None) -> None:
-    folder = scan_repositories([repository])["m"]
+    folder = scan_model(repository / "m")
     config = config or ModelConfig()
     config.backend = config.backend or "onnxruntime"
     check_containment(folder, config, folder.versions)
@@ -77,7 +77,7 @@ def test_a_link_within_the_repository_is_fine(repository: Path) -> None:
 def test_a_model_folder_that_is_elsewhere(repository: Path) -> None:
     (repository.parent / "outside" / "1").mkdir(parents=True)
     (repository / "linked").symlink_to(repository.parent / "outside")
-    folder = scan_repositories([repository])["linked"]
+    folder = next(f for f in scan_repository(repository) if f.name == "linked")
     assert folder.versions == ()
     assert folder.problem.startswith("its folder is a link that leads out of the model repository")
 

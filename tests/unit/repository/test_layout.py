@@ -9,11 +9,12 @@ from naiad.model_config.text_format import ConfigSyntaxError, parse_config
 from naiad.repository import layout
 from naiad.repository.layout import (
     ModelFolder,
+    find_model,
     list_artifacts,
     read_config,
     read_labels,
     scan_model,
-    scan_repositories,
+    scan_repository,
 )
 
 
@@ -32,12 +33,21 @@ def test_models_and_versions_are_found(builder: RepositoryBuilder) -> None:
     builder.add_model(".hidden", "")
     (builder.path / "README.md").write_text("not a model")
 
-    folders = scan_repositories([builder.path])
+    first, second = scan_repository(builder.path)
 
-    assert list(folders) == ["a", "b"]
-    assert folders["a"] == ModelFolder("a", builder.path / "a", ())
-    assert folders["b"].versions == (2, 10)
-    assert folders["b"].version_path(2) == builder.path / "b" / "2"
+    assert first == ModelFolder("a", builder.path / "a", ())
+    assert second.name == "b"
+    assert second.versions == (2, 10)
+    assert second.version_path(2) == builder.path / "b" / "2"
+    assert find_model(builder.path, "b") == second
+
+
+@pytest.mark.parametrize("name", [".hidden", "README.md", "nope", "..", "b/2", ""])
+def test_what_is_no_model_folder_is_not_found(builder: RepositoryBuilder, name: str) -> None:
+    builder.add_model("b", "")
+    builder.add_model(".hidden", "")
+    (builder.path / "README.md").write_text("not a model")
+    assert find_model(builder.path, name) is None
 
 
 def test_only_plain_numbers_are_versions(builder: RepositoryBuilder) -> None:
@@ -63,21 +73,11 @@ def test_only_plain_numbers_are_versions(builder: RepositoryBuilder) -> None:
     assert set(found.ignored) == {"0", "01", "-1", "one", "2.tmp", "٣", "9" * 20}
 
 
-def test_a_model_in_two_repositories_is_reported(tmp_path: Path) -> None:
-    first, second = RepositoryBuilder(tmp_path / "a"), RepositoryBuilder(tmp_path / "b")
-    first.add_model("m", "")
-    second.add_model("m", "")
-    second.add_model("n", "")
-
-    folders = scan_repositories([first.path, second.path])
-
-    assert folders["m"].problem == "model appears in two or more repositories"
-    assert not folders["n"].problem
-
-
 def test_a_repository_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match=r"^failed to stat file .*/nowhere: No such file"):
-        scan_repositories([tmp_path / "nowhere"])
+        scan_repository(tmp_path / "nowhere")
+    with pytest.raises(InternalError, match=r"^failed to stat file .*/nowhere: not a directory"):
+        find_model(tmp_path / "nowhere", "m")
 
 
 def test_the_config_is_read_or_empty(builder: RepositoryBuilder) -> None:

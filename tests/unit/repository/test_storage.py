@@ -8,6 +8,7 @@ from obstore.store import MemoryStore
 
 from naiad.errors import InternalError
 from naiad.repository.layout import ModelFolder
+from naiad.repository.model_id import ModelId
 from naiad.repository.repositories import Repositories
 from naiad.repository.storage import RemoteRepository, open_repository
 
@@ -66,7 +67,7 @@ def test_a_model_is_copied_whole(repository: RemoteRepository) -> None:
     assert (folder.path / "2" / "model.onnx" / "model.onnx").read_bytes() == b"second"
     assert list((folder.path / "3").iterdir()) == []
     assert (folder.path / "labels").read_bytes() == b""
-    directory.cleanup()
+    directory.remove()
     assert not folder.path.exists()
 
 
@@ -92,8 +93,8 @@ def test_only_what_changed_is_fetched_again(store: MemoryStore, tmp_path: Path) 
     # A model that is loaded keeps its files.
     assert (first.path / "1" / "model.onnx").read_bytes() == b"first"
     assert (second.path / "1" / "model.onnx").read_bytes() == b"changed"
-    kept.cleanup()
-    other.cleanup()
+    kept.remove()
+    other.remove()
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert b"changed" in files
     assert b"first" not in files
@@ -102,7 +103,7 @@ def test_only_what_changed_is_fetched_again(store: MemoryStore, tmp_path: Path) 
     again.fetched = []
     _, directory = again.localize("m")
     assert again.fetched == []
-    directory.cleanup()
+    directory.remove()
 
 
 class MovingRepository(RemoteRepository):
@@ -122,27 +123,47 @@ def test_a_model_that_changes_while_it_is_read_is_not_loaded(
     assert not list(tmp_path.rglob("model-*"))
 
 
+def test_one_model_is_found_as_the_listing_has_it(
+    store: MemoryStore, repository: RemoteRepository
+) -> None:
+    obstore.put(store, "m", b"")  # some tools write such an object for each folder
+    assert repository.find("m") == scan(repository)
+    for name in ("nope", "README", ".hidden", "m/1", ""):
+        assert repository.find(name) is None
+
+
 def test_folders_and_storage_are_one_list(
     store: MemoryStore, repository: RemoteRepository, tmp_path: Path
 ) -> None:
     local = tmp_path / "local"
     (local / "other" / "1").mkdir(parents=True)
     both = Repositories([local], [repository])
-    assert both.problems() == {"m": "", "other": ""}
-    found = both.find("m")
+    assert both.problems() == {ModelId("m"): "", ModelId("other"): ""}
+    found = both.find(ModelId("m"))
     assert found is not None
-    assert both.stamp("m") == found.stamp
+    assert both.stamp(ModelId("m")) == found.stamp
     copy, directory = both.localize(found)
     assert directory is not None
     assert (copy.path / "1" / "model.onnx").read_bytes() == b"first"
-    directory.cleanup()
-    own = both.find("other")
+    directory.remove()
+    own = both.find(ModelId("other"))
     assert own is not None
     assert both.localize(own) == (own, None)
     (local / "m" / "1").mkdir(parents=True)
-    assert both.problems()["m"] == "model appears in two or more repositories"
-    assert both.stamps().keys() == {"other"}
-    assert both.stamp("nope") is None
+    assert both.problems()[ModelId("m")] == "model appears in two or more repositories"
+    assert both.stamps().keys() == {ModelId("other")}
+    assert both.stamp(ModelId("nope")) is None
+
+
+def test_a_namespace_may_be_in_storage(repository: RemoteRepository, tmp_path: Path) -> None:
+    (tmp_path / "local" / "m" / "1").mkdir(parents=True)
+    both = Repositories([tmp_path / "local"], [repository], is_namespaced=True)
+    here, there = ModelId("m", str(tmp_path / "local")), ModelId("m", "s3://bucket/models")
+    assert both.ids("m") == (here, there)
+    assert both.problems() == {here: "", there: ""}
+    assert [folder.versions for m in (here, there) if (folder := both.find(m))] == [(1,), (1, 2, 3)]
+    assert both.find(ModelId("m")) is None
+    assert both.ids("nope") == (ModelId("nope"),)
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/models", "as://account/container/models"])

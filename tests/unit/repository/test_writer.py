@@ -7,7 +7,7 @@ import pytest
 from naiad.errors import AlreadyExistsError, InvalidArgumentError
 from naiad.model_config.schema import ModelConfig
 from naiad.model_config.text_format import parse_config
-from naiad.repository.layout import read_config, read_labels, scan_model, scan_repositories
+from naiad.repository.layout import read_config, read_labels, scan_model, scan_repository
 from naiad.repository.writer import publish_version
 
 _CONFIG = parse_config('backend: "onnxruntime" output { name: "OUT" }', "text")
@@ -114,7 +114,7 @@ def test_a_failed_write_leaves_nothing(repository: Path) -> None:
     with pytest.raises(OSError, match="disk full"):
         publish_version(repository, "n", None, _CONFIG, fail)
 
-    assert list(scan_repositories([repository])) == ["m"]
+    assert [folder.name for folder in scan_repository(repository)] == ["m"]
     assert (repository / "m" / "1" / "model.onnx").read_text() == "old"
     assert read_config(scan_model(repository / "m")).backend == "onnxruntime"
     assert not _leftovers(repository)
@@ -165,7 +165,7 @@ def test_without_a_place_beside_the_repository_the_stage_is_hidden_inside(
     seen = []
 
     def look(folder: Path) -> None:
-        seen.append(list(scan_repositories([repository])))
+        seen.append([folder.name for folder in scan_repository(repository)])
         assert folder.is_relative_to(repository)
         (folder / "model.onnx").write_text("")
 
