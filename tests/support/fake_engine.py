@@ -108,6 +108,8 @@ class FakeEngine:
         self.loads: list[tuple[str, str | None, Mapping[str, bytes]]] = []
         self.unloads: list[tuple[str, bool]] = []
         self.now = 1
+        # Models that are loaded and have no instance that can run.
+        self.stuck: set[str] = set()
         self.shared_memory = SharedMemoryRegions(is_client_use_allowed=True)
         self.traces = TraceSettings(TraceSettingValues(), self.is_model_ready)
         self.applied_log_settings: list[LogSettingValues] = []
@@ -130,7 +132,7 @@ class FakeEngine:
             self.find(name, version)
         except NaiadError:
             return False
-        return True
+        return name not in self.stuck
 
     def find(self, name: str, version: int = -1) -> FakeModel:
         if version == -1:

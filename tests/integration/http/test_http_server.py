@@ -288,6 +288,16 @@ async def test_health_follows_the_engine() -> None:
         assert (await run.ask("GET", "/v2/health/ready")) == (400, "text/plain", b"")
 
 
+async def test_a_model_without_an_instance_that_can_run_is_not_ready() -> None:
+    async with running() as run:
+        run.engine.stuck.add("id_fp32")
+        assert await run.ask("GET", "/v2/models/id_fp32/ready") == (
+            400,
+            "text/plain",
+            b'{"error":"Model version not ready"}',
+        )
+
+
 async def test_config_and_statistics() -> None:
     async with running() as run:
         _, _, body = await run.ask("GET", "/v2/models/id_fp32/config")

@@ -48,7 +48,10 @@ class HealthHandlers:
             self._engine.find(head.model_name, head.version)
         except NotFoundError as error:
             exchange.respond(naiad_error_response(error, TEXT))
+            return
         except NaiadError:
             exchange.respond(self._model_not_ready)
-        else:
-            exchange.respond(self._yes)
+            return
+        # A version that is loaded may still have no instance that can run.
+        is_ready = self._engine.is_model_ready(head.model_name, head.version)
+        exchange.respond(self._yes if is_ready else self._model_not_ready)
