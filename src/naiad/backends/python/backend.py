@@ -21,6 +21,8 @@ from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
 
 _log = logging.getLogger(__name__)
 
+# In names of models; Triton's IsValidIdentifier.
+_FORBIDDEN = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 _COMPLETED = ("input", "output", "dynamic_batching", "model_transaction_policy")
 _KINDS = {
     ModelInstanceGroup.KIND_GPU: "GPU",
@@ -123,6 +125,11 @@ class _Silent:
 
 
 def _model_file(source: ModelSource) -> Path:
+    if not _FORBIDDEN.isdisjoint(source.name):
+        raise InvalidArgumentError(
+            "Invalid stub name: contains invalid characters; models of the Python backend have "
+            "names of letters, digits, '-', '_' and '.'"
+        )
     path = source.version_directory / (source.config.default_model_filename or "model.py")
     if not path.is_file():
         raise InternalError(f"Python model file not found in '{path}'")

@@ -165,6 +165,8 @@ class PythonInstance:
         if not process.wait(limit_s):
             process.kill("it did not end when it was told to")
             process.wait(limit_s)
+        # Until what it wrote at last is in the log.
+        process.ended.wait(limit_s)
         self._calls.close()
 
     # What the process says; called by the thread that reads.
@@ -385,4 +387,4 @@ class PythonInstance:
 
     def _unhealthy(self, cause: str) -> str:
         head = f"Stub process '{self._setup.name}' is not healthy."
-        return cause if cause.startswith(head[:-1]) else f"{head} {cause[:1].upper()}{cause[1:]}"
+        return cause if cause.startswith(head) else f"{head} {cause[:1].upper()}{cause[1:]}"

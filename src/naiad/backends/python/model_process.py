@@ -212,7 +212,8 @@ class ModelProcess:
 
     def describe_end(self) -> str:
         """The reason for whoever runs the server."""
-        text = f"Stub process '{self._options.name}' is not healthy: {self.cause()}"
+        cause = self.cause()
+        text = f"Stub process '{self._options.name}' is not healthy. {cause[:1].upper()}{cause[1:]}"
         lines = self.last_lines()
         return f"{text}. It last wrote:\n{lines}" if lines else text
 

@@ -140,10 +140,10 @@ class TritonPythonModel:
             name="requests_seen", description="Seen\\\\ by models",
             kind=pb_utils.MetricFamily.COUNTER)
         self.counter = self.family.Metric(labels={"model": "m", "odd": 'a"b'})
-        gauges = pb_utils.MetricFamily("level", "Level", pb_utils.MetricFamily.GAUGE)
-        self.gauge = gauges.Metric()
-        times = pb_utils.MetricFamily("size", "Sizes", pb_utils.MetricFamily.HISTOGRAM)
-        self.histogram = times.Metric(labels={"a": "b"}, buckets=[1.0, 2.5])
+        self.gauges = pb_utils.MetricFamily("level", "Level", pb_utils.MetricFamily.GAUGE)
+        self.gauge = self.gauges.Metric()
+        self.sizes = pb_utils.MetricFamily("size", "Sizes", pb_utils.MetricFamily.HISTOGRAM)
+        self.histogram = self.sizes.Metric(labels={"a": "b"}, buckets=[1.0, 2.5])
 
     def execute(self, requests):
         (r,) = requests
@@ -195,8 +195,8 @@ async def test_instances_share_metrics_of_one_name(tmp_path: Path) -> None:
         """
         class TritonPythonModel:
             def initialize(self, args):
-                family = pb_utils.MetricFamily("started", "d", pb_utils.MetricFamily.COUNTER)
-                self.metric = family.Metric()
+                self.family = pb_utils.MetricFamily("started", "d", pb_utils.MetricFamily.COUNTER)
+                self.metric = self.family.Metric()
                 self.metric.increment(1)
                 try:
                     pb_utils.MetricFamily("started", "d", pb_utils.MetricFamily.GAUGE)
@@ -212,6 +212,39 @@ async def test_instances_share_metrics_of_one_name(tmp_path: Path) -> None:
     )
     async with serving(tmp_path) as engine:
         assert await value(engine, "m", floats(0)) == [3]
+
+
+async def test_metrics_end_with_their_family(tmp_path: Path) -> None:
+    write_model(
+        tmp_path,
+        "m",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                family = pb_utils.MetricFamily("brief", "d", pb_utils.MetricFamily.GAUGE)
+                metric = family.Metric()
+                metric.set(1)
+                texts = [str(metric.value())]
+                del family
+                for call in (lambda: metric.set(1), lambda: metric.increment(1), metric.value):
+                    try:
+                        call()
+                    except pb_utils.TritonModelException as error:
+                        texts.append(str(error))
+                out = pb_utils.Tensor("OUT", np.array(texts, np.object_))
+                return [pb_utils.InferenceResponse([out]) for _ in requests]
+        """,
+        output_datatype="TYPE_STRING",
+    )
+    async with serving(tmp_path) as engine:
+        set_to, *refused = await value(engine, "m", floats(0))
+        assert set_to == "1.0"
+        assert len(refused) == 3
+        for text in refused:
+            assert text.startswith(
+                "Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
+            )
+        assert engine.custom_metrics.read() == []
 
 
 async def test_lines_of_models_are_in_the_log(
@@ -251,7 +284,69 @@ async def test_lines_of_models_are_in_the_log(
 HELPERS = """
 import json
 
+def asked(**changed):
+    given = {"model_name": "m", "inputs": [], "requested_output_names": []}
+    return pb_utils.InferenceRequest(**{**given, **changed})
+
+class Bits:
+    # What a framework with BF16 gives to DLPack.
+
+    def __init__(self, bits):
+        self.bits = np.array(bits, np.uint16)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __dlpack__(self):
+        from naiad_stub import dlpack, wire
+        return dlpack.to_capsule(self.bits, wire.BF16)
+
+def bfloat16(bits):
+    return pb_utils.Tensor.from_dlpack("half", Bits(bits))
+
+def check_requests():
+    made = asked(inputs=[pb_utils.Tensor("a", np.zeros(1))], request_id="r", flags=1, timeout=7,
+                 correlation_id="text", model_version=2, parameters={"k": True},
+                 requested_output_names=["x", "y", "x"],
+                 preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 1))
+    assert made.requested_output_names() == ["x", "y"] and made.inputs()[0].is_cpu()
+    assert (made.request_id(), made.flags(), made.timeout()) == ("r", 1, 7)
+    assert made.correlation_id() == "text" and asked(correlation_id=5).correlation_id() == 5
+    assert asked().correlation_id() == 0 and not made.is_cancelled()
+    assert json.loads(made.parameters()) == {"k": True}
+    assert made.preferred_memory().preferred_memory_type == pb_utils.TRITONSERVER_MEMORY_GPU
+    assert made.preferred_memory().preferred_device_id == 1
+    made.set_flags(pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
+    assert made.flags() == 2 and pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START == 1
+    assert made.trace().get_context() is None
+    error = pb_utils.TritonError("no", pb_utils.TritonError.NOT_FOUND)
+    answer = pb_utils.InferenceResponse(error=error, parameters={"n": 1})
+    assert answer.has_error() and answer.error().code() == 2 and answer.error().message() == "no"
+    assert answer.output_tensors() == [] and json.loads(answer.parameters()) == {"n": 1}
+    assert pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL == 1
+    assert pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE == 2
+
+def check_dlpack():
+    half = bfloat16([0x3F80, 0x4000])
+    assert half.triton_dtype() == 14 and half.shape() == [2]
+    again = pb_utils.Tensor.from_dlpack("again", half)
+    assert again.triton_dtype() == 14
+    frozen = np.arange(3)
+    frozen.flags.writeable = False
+    assert np.from_dlpack(pb_utils.Tensor("f", frozen)).tolist() == [0, 1, 2]
+    # What lets go of a capsule on the way of an exception leaves the exception be.
+    def fail():
+        held = pb_utils.Tensor("f", np.arange(3)).to_dlpack()
+        raise KeyError("mine")
+    for _ in range(3):
+        try:
+            fail()
+        except KeyError as error:
+            assert error.args == ("mine",)
+
 def check(args):
+    check_requests()
+    check_dlpack()
     config = json.loads(args["model_config"])
     assert pb_utils.get_input_config_by_name(config, "IN")["data_type"] == "TYPE_STRING"
     assert pb_utils.get_output_config_by_name(config, "OUT")["dims"] == [-1]
@@ -267,6 +362,7 @@ def check(args):
     packed = pb_utils.serialize_byte_tensor(words)
     assert packed == b"\\x01\\0\\0\\0a\\x02\\0\\0\\0\\xc3\\xbc\\0\\0\\0\\0"
     assert pb_utils.deserialize_bytes_tensor(packed).tolist() == [b"a", "\\u00fc".encode(), b""]
+    half = bfloat16([0x3F80, 0x4000])
     for call, kind, text in [
         (lambda: pb_utils.Tensor("", np.zeros(1)), pb_utils.TritonModelException,
          "Tensor name cannot be an empty string."),
@@ -284,6 +380,26 @@ def check(args):
          pb_utils.TritonModelException,
          "Expect parameters keys to have type str, found type <class 'int'>"),
         (lambda: pb_utils.InferenceRequest(inputs=[]), TypeError, "needs"),
+        (lambda: asked(inputs=[None]), pb_utils.TritonModelException,
+         "Input tensor for request with id '' and model name 'm' should not be empty."),
+        (lambda: asked(requested_output_names=[None]), TypeError, "must hold texts"),
+        (lambda: asked(requested_output_names=[""]), pb_utils.TritonModelException,
+         "Requested output name for request with id '' and model name 'm' should not be empty."),
+        *((lambda name=name: asked(**{name: None}), TypeError, name) for name in (
+            "inputs", "requested_output_names", "model_name", "request_id", "correlation_id",
+            "model_version", "flags", "timeout", "preferred_memory", "trace")),
+        (lambda: asked(correlation_id=1.5), pb_utils.TritonModelException,
+         "Correlation ID must be integer or string"),
+        (lambda: asked().get_response_sender(), pb_utils.TritonModelException,
+         "no reference to the decoupled state"),
+        (lambda: pb_utils.TritonError("x", 8), TypeError, "unknown code 8"),
+        (lambda: pb_utils.TritonError(None), TypeError, "message must be str"),
+        (lambda: pb_utils.Logger.log("x", 1), TypeError, "must be one of LogLevel"),
+        (lambda: pb_utils.Logger.log_verbose(None), TypeError, "must be str"),
+        (lambda: pb_utils.Tensor.from_dlpack("x", pb_utils.Tensor("t", words)),
+         pb_utils.TritonModelException, "DLPack does not have support for string tensors."),
+        (lambda: half.as_numpy(), pb_utils.TritonModelException,
+         "Tensor dtype is BF16 and cannot be converted to NumPy."),
     ]:
         try:
             call()

@@ -147,8 +147,8 @@ async def test_a_model_asks_others_and_the_repository(tmp_path: Path) -> None:
         class TritonPythonModel:
             def initialize(self, args):
                 pb_utils.load_model("one")
-                family = pb_utils.MetricFamily("asked", "d", pb_utils.MetricFamily.COUNTER)
-                self.metric = family.Metric()
+                self.family = pb_utils.MetricFamily("asked", "d", pb_utils.MetricFamily.COUNTER)
+                self.metric = self.family.Metric()
 
             def execute(self, requests):
                 x = requests[0].inputs()[0].as_numpy().reshape(1, -1)

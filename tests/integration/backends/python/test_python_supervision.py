@@ -220,6 +220,13 @@ async def test_a_missing_model_file_is_said_at_once(tmp_path: Path) -> None:
             await engine.load_model("m", None, {})
 
 
+async def test_a_name_that_a_shell_would_read_is_refused(tmp_path: Path) -> None:
+    write_obedient(tmp_path, name="a$b")
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        with pytest.raises(Exception, match="Invalid stub name: contains invalid characters"):
+            await engine.load_model("a$b", None, {})
+
+
 async def test_an_initialize_that_hangs_is_stopped_in_its_time(tmp_path: Path) -> None:
     source = "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n"
     write_model(

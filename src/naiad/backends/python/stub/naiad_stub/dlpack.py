@@ -57,9 +57,6 @@ _is_valid = _api.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
 _set_name = _api.PyCapsule_SetName
 _set_name.restype, _set_name.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
-_new_capsule = _api.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 # Kind of number in DLPack's terms, and bits, by datatype.
 _KINDS = {1: (_BOOL, 8), wire.BF16: (_BFLOAT, 16)}
@@ -68,60 +65,29 @@ for _code, _dtype in wire.DTYPES.items():
         _KINDS[_code] = ({"i": 0, "u": 1, "f": 2}[_dtype.kind], 8 * _dtype.itemsize)
 _CODES = {kind: code for code, kind in _KINDS.items()}
 
-# What capsules point to, for as long as their readers need it.
-_exports: dict[int, tuple[Any, ...]] = {}
-
 
 class DlpackError(Exception):
     """A capsule that can't be taken."""
 
 
-def _end_export(managed: Any) -> None:
-    _exports.pop(ctypes.addressof(managed.contents), None)
-
-
-def _end_capsule(capsule: int) -> None:
-    # A capsule that nobody took is the owner of what it points to.
-    pointer = _peek_pointer(capsule, _NAME) if _peek_valid(capsule, _NAME) else None
-    if pointer:
-        _exports.pop(pointer, None)
-
-
-# The C side calls them for as long as there are capsules, so they are kept.
-_deleter = _Deleter(_end_export)
-_destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_end_capsule)
-
-# The capsule is dying, so it must not be turned into an object again.
-_peek_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-_peek_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", ctypes.pythonapi)
-)
-
-
 def to_capsule(array: Any, code: int) -> Any:
     """A capsule of an array's memory, which lives until its reader lets go of it.
 
+    It is numpy's, whose destructor is no Python: a reader may let go while an exception is on its
+    way, which a destructor in Python would lose.
+
     Args:
-        array: C-contiguous; of uint16 for BF16.
+        array: C-contiguous; of uint16 for BF16. What may not be written to is copied.
         code: of the datatype; not BYTES.
     """
-    rank = array.ndim
-    shape = (ctypes.c_int64 * max(rank, 1))(*array.shape)
+    if not array.flags.writeable:
+        array = array.copy()
     kind, bits = _KINDS[code]
-    managed = _ManagedTensor()
-    tensor = managed.tensor
-    tensor.data = array.ctypes.data
-    tensor.device = _Device(CPU, 0)
-    tensor.ndim = rank
-    tensor.dtype = _DataType(kind, bits, 1)
-    tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-    tensor.byte_offset = 0
-    managed.deleter = _deleter
-    address = ctypes.addressof(managed)
-    _exports[address] = (managed, shape, array)
-    return _new_capsule(address, _NAME, ctypes.cast(_destructor, ctypes.c_void_p))
+    # A dtype that every numpy exports; the right one is put in its place.
+    capsule = array.view(f"u{bits // 8}").__dlpack__()
+    managed = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_ManagedTensor))
+    managed.contents.tensor.dtype = _DataType(kind, bits, 1)
+    return capsule
 
 
 class _Held:

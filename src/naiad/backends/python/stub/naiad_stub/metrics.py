@@ -6,6 +6,7 @@ The values are the server's: instances that name the same family and labels shar
 from __future__ import annotations
 
 import json
+import weakref
 from typing import Any
 
 from .errors import TritonModelException
@@ -40,6 +41,8 @@ class MetricFamily:
         self._host = binding.get()
         self._kind = kind
         self.name = name
+        # They end with the family, as Triton's do, and say so.
+        self._metrics: weakref.WeakSet[Metric] = weakref.WeakSet()
         try:
             self._number = int(
                 self._host.call(
@@ -73,21 +76,23 @@ class MetricFamily:
             number = int(self._host.call("metric", arguments, {}))
         except HostError as error:
             raise TritonModelException(f"Error when creating Metric: {error}") from error
-        return Metric(self._host, number, self._kind, self)
+        made = Metric(self._host, number, self._kind)
+        self._metrics.add(made)
+        return made
 
     def __del__(self) -> None:
+        for metric in list(getattr(self, "_metrics", ())):
+            metric.end()
         _release(getattr(self, "_host", None), "metric_family_end", getattr(self, "_number", 0))
 
 
 class Metric:
     """One value, or one histogram."""
 
-    def __init__(self, host: Host, number: int, kind: int, family: MetricFamily) -> None:
+    def __init__(self, host: Host, number: int, kind: int) -> None:
         self._host = host
         self._number = number
         self._kind = kind
-        # A family outlives its metrics.
-        self._family = family
 
     def increment(self, value: float) -> None:
         """Add; a counter takes no negative numbers.
@@ -95,12 +100,12 @@ class Metric:
         Raises:
             TritonModelException: this kind of metric does not do that.
         """
+        self._require("increment", MetricKind.COUNTER, MetricKind.GAUGE)
         if self._kind == MetricKind.COUNTER and value < 0:
             raise TritonModelException(
                 "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be "
                 "incremented monotonically by non-negative values."
             )
-        self._require("increment", MetricKind.COUNTER, MetricKind.GAUGE)
         self._tell("increment", value)
 
     def set(self, value: float) -> None:
@@ -133,11 +138,22 @@ class Metric:
         except HostError as error:
             raise TritonModelException(f"Failed to get metric value: {error}") from error
 
+    def end(self) -> None:
+        """The family is gone, and this with it."""
+        _release(self._host, "metric_end", self._number)
+        self._number = 0
+
     def _tell(self, operation: str, value: float) -> None:
         arguments = {"metric": self._number, "operation": operation, "value": float(value)}
         self._host.tell("metric", arguments)
 
     def _require(self, operation: str, *kinds: int) -> None:
+        if not self._number:
+            raise TritonModelException(
+                "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. "
+                "The 'MetricFamily' object should be deleted AFTER its corresponding 'Metric' "
+                "objects have been deleted."
+            )
         if self._kind not in kinds:
             names = ("COUNTER", "GAUGE", "HISTOGRAM")
             what = "get" if operation == "get" else operation

@@ -150,6 +150,11 @@ class InferenceTrace:
         return self._context or None
 
 
+# What a request has whose maker says nothing; an explicit None is refused, as Triton does.
+_CPU_MEMORY = PreferredMemory(TRITONSERVER_MEMORY_CPU)
+_NO_TRACE = InferenceTrace()
+
+
 class Tensor:
     """A named array.
 
@@ -260,6 +265,14 @@ def _check_name(name: Any) -> None:
         raise TypeError(f"Tensor name must be str, got {type(name)}")
     if not name:
         raise TritonModelException("Tensor name cannot be an empty string.")
+
+
+def _check_request_arguments(**arguments: tuple[Any, type]) -> None:
+    for name, (value, kind) in arguments.items():
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"InferenceRequest(): {name} must be {kind.__name__}, got {type(value).__name__}"
+            )
 
 
 def _check_parameters(parameters: Any) -> dict[str, Any]:
@@ -492,18 +505,25 @@ class InferenceRequest:
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: PreferredMemory | None = None,
-        trace: InferenceTrace | None = None,
+        preferred_memory: PreferredMemory = _CPU_MEMORY,
+        trace: InferenceTrace = _NO_TRACE,
         parameters: dict[str, Any] | None = None,
     ) -> None:
         if inputs is None or requested_output_names is None or model_name is None:
             raise TypeError(
                 "InferenceRequest() needs inputs, requested_output_names and model_name"
             )
-        if correlation_id is None or not all(
-            isinstance(value, int) for value in (model_version, flags, timeout)
-        ):
-            raise TypeError("correlation_id, model_version, flags and timeout can't be left empty")
+        _check_request_arguments(
+            request_id=(request_id, str),
+            model_name=(model_name, str),
+            model_version=(model_version, int),
+            flags=(flags, int),
+            timeout=(timeout, int),
+            preferred_memory=(preferred_memory, PreferredMemory),
+            trace=(trace, InferenceTrace),
+        )
+        if correlation_id is None:
+            raise TypeError("InferenceRequest(): correlation_id can't be None")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         self._request_id = request_id
@@ -514,8 +534,8 @@ class InferenceRequest:
         self._model_version = model_version
         self._flags = flags
         self._timeout = timeout
-        self._preferred_memory = preferred_memory or PreferredMemory(TRITONSERVER_MEMORY_CPU)
-        self._trace = trace or InferenceTrace()
+        self._preferred_memory = preferred_memory
+        self._trace = trace
         self._parameters = json.dumps(_check_parameters(parameters))
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         self._answering: _Answering | None = None
@@ -666,7 +686,7 @@ def make_request(host: Host, request: wire.WireRequest) -> InferenceRequest:
     made._model_version = request.model_version
     made._flags = request.flags
     made._timeout = request.timeout_us
-    made._preferred_memory = PreferredMemory(TRITONSERVER_MEMORY_CPU)
+    made._preferred_memory = _CPU_MEMORY
     made._trace = InferenceTrace()
     made._parameters = request.parameters or "{}"
     made._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
