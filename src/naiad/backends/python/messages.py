@@ -49,18 +49,19 @@ def request_from_wire(asked: wire.WireRequest, on_response: ResponseCallback) ->
     """A request that a model makes.
 
     Raises:
-        InvalidArgumentError: an input is no tensor.
+        InvalidArgumentError: an input is no tensor, or the parameters are none.
     """
     try:
         inputs = {tensor.name: tensor_from_wire(tensor) for tensor in asked.inputs}
+        parameters = _parse_parameters(asked.parameters)
     except (ValueError, KeyError) as fault:
-        raise InvalidArgumentError(f"an input can't be read: {fault}") from fault
+        raise InvalidArgumentError(f"the request can't be read: {fault}") from fault
     request = InferRequest(asked.request_id, inputs, asked.output_names or None, on_response)
     request.correlation_id = asked.correlation_id
     request.sequence_start = bool(asked.flags & _SEQUENCE_START)
     request.sequence_end = bool(asked.flags & _SEQUENCE_END)
     request.timeout_us = asked.timeout_us
-    request.parameters = json.loads(asked.parameters) or None
+    request.parameters = parameters
     return request
 
 
@@ -79,17 +80,36 @@ def response_from_wire(response: wire.WireResponse, *, is_final: bool) -> ModelR
     """A model's answer to a request of a client."""
     error: NaiadError | None = None
     outputs: Sequence[Tensor] = ()
+    parameters: dict[str, ParameterValue] | None = None
     if response.error is not None:
         error = error_from_wire(response.error)
     else:
         try:
             outputs = [tensor_from_wire(tensor) for tensor in response.outputs]
+            parameters = _parse_parameters(response.parameters)
         except (ValueError, KeyError) as fault:
-            error = InternalError(f"the model answered with a tensor that is none: {fault}")
-    parameters: dict[str, ParameterValue] | None = None
-    if response.parameters:
-        parameters = json.loads(response.parameters)
+            error = InternalError(f"the model answered with what can't be read: {fault}")
+            outputs = ()
     return ModelResponse(outputs, error, parameters, is_final=is_final, is_empty=response.is_empty)
+
+
+def _parse_parameters(text: str) -> dict[str, ParameterValue] | None:
+    """Parameters from the process, which may say anything.
+
+    Raises:
+        ValueError: they are not what they should be.
+    """
+    if not text:
+        return None
+    try:
+        given = json.loads(text)
+    except RecursionError:
+        raise ValueError("parameters are nested too deep") from None
+    if not isinstance(given, dict) or not all(
+        isinstance(value, bool | int | str) for value in given.values()
+    ):
+        raise ValueError("parameters must be a dict of booleans, integers and texts")
+    return given or None
 
 
 def with_request_id(message: str, request: InferRequest) -> str:

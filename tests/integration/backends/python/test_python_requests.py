@@ -331,3 +331,43 @@ async def test_instances_work_side_by_side(tmp_path: Path) -> None:
     async with serving(tmp_path) as engine:
         pids = await asyncio.gather(*(value(engine, "meet", floats(0)) for _ in range(2)))
         assert pids[0] != pids[1]
+
+
+async def test_a_process_that_a_model_forks_leaves_its_connection_alone(tmp_path: Path) -> None:
+    write_model(
+        tmp_path,
+        "forks",
+        """
+        import gc, os
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                readable, writable = os.pipe()
+                pid = os.fork()
+                if not pid:
+                    # Everything that the batch is made of ends in this process.
+                    x = requests[0].inputs()[0]
+                    made = pb_utils.InferenceRequest(model_name="forks", inputs=[x],
+                                                     requested_output_names=["OUT"])
+                    try:
+                        made.exec()
+                    except Exception as error:
+                        os.write(writable, str(error).encode())
+                    pb_utils.Logger.log_warn("from the fork")
+                    requests.clear()
+                    del x, made
+                    gc.collect()
+                    os._exit(0)
+                os.waitpid(pid, 0)
+                reason = os.read(readable, 1000).decode()
+                assert "forked" in reason, reason
+                return [pb_utils.InferenceResponse([
+                    pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())]) for r in requests]
+        """,
+    )
+    data = np.arange(1 << 20, dtype=np.float32)
+    async with serving(tmp_path) as engine:
+        for _ in range(3):
+            response = await ask(engine, "forks", tensor("IN", data))
+            assert response.error is None, response.error
+            assert np.array_equal(response.outputs[0].data, data)

@@ -48,6 +48,15 @@ class Channel:
         # The collector of garbage may send something while its own thread is about to.
         self._lock = threading.RLock()
         self._posted: deque[bytes] = deque()
+        self._is_abandoned = False
+
+    def abandon(self) -> None:
+        """This is a process that the model's has forked: the connection is the other's.
+
+        Whatever ends here, such as a request or a tensor that was copied with the rest, must not
+        be reported as if it had ended there.
+        """
+        self._is_abandoned = True
 
     def writer(self) -> wire.Writer:
         """For the payload of a frame that this end sends."""
@@ -63,6 +72,11 @@ class Channel:
         Raises:
             ChannelClosedError: the other end is gone.
         """
+        if self._is_abandoned:
+            raise ChannelClosedError(
+                "a process that a model has forked can't speak to the server; let the model's own "
+                "process do so"
+            )
         head = wire.HEAD.pack(len(payload), kind, flags, key)
         with self._lock:
             self._send_now(self._release_frame() + head + payload)
@@ -142,7 +156,7 @@ class Channel:
         Called by the collector of garbage too, in the middle of anything, so it takes no lock that
         its own thread may hold.
         """
-        while self._has_small() and self._lock.acquire(blocking=False):
+        while not self._is_abandoned and self._has_small() and self._lock.acquire(blocking=False):
             try:
                 is_sent = self._send_small()
             finally:

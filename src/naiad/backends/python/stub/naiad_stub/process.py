@@ -116,7 +116,10 @@ class ProcessHost(Host):
         """See `Host`."""
         writer = self._channel.writer()
         writer.text(text)
-        self._channel.send(wire.LOG, 0, writer.payload(), level)
+        try:
+            self._channel.send(wire.LOG, 0, writer.payload(), level)
+        except ChannelClosedError:  # in a process that the model has forked
+            print(text, file=sys.stderr, flush=True)  # noqa: T201 - which is in the log, too
 
     def take_response(self, frame: Frame) -> None:
         """A response to `infer` came."""
@@ -305,6 +308,7 @@ def main(arguments: list[str]) -> None:
     if arguments[4]:
         _activate(arguments[4])
     channel = Channel(socket.socket(fileno=connection), outgoing, incoming, limit)
+    os.register_at_fork(after_in_child=channel.abandon)
     try:
         Process(channel).run()
     except ChannelClosedError:

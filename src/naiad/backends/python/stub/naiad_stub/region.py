@@ -1,8 +1,9 @@
 """Memory that server and model process share: one side writes blocks, the other reads them.
 
 A region has no name. It is a file in memory whose descriptor the process inherits, sealed against
-shrinking, so that neither side can take memory away from under the other. A block belongs to its
-reader until nothing there refers to it any more; then its number goes back to the writer.
+shrinking and further seals, so that neither side can take memory away from under the other. A block
+belongs to its reader until nothing there refers to it any more; then its number goes back to the
+writer.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _ALIGNMENT = 64
 _FIRST_BYTES = 1 << 20
 # Linux's numbers, which Python's fcntl module does not know before 3.9 on every build.
 _F_ADD_SEALS = 1033
+_F_SEAL_SEAL = 1
 _F_SEAL_SHRINK = 2
 # Room that comes free is told at once when it is this much, and with the next message otherwise.
 RELEASE_AT_BYTES = 1 << 20
@@ -36,7 +38,7 @@ def create_region() -> int:
     if not hasattr(os, "memfd_create"):
         return -1
     descriptor = os.memfd_create("naiad", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+    fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_SEAL)
     return descriptor
 
 

@@ -172,7 +172,7 @@ class Writer:
 
     def text(self, value: str) -> None:
         """A text with its length."""
-        encoded = value.encode("utf-8", "surrogateescape")
+        encoded = value.encode("utf-8", "replace")
         self.put(_U32.pack(len(encoded)) + encoded)
 
     def tensor(self, tensor: WireTensor) -> None:
@@ -256,17 +256,19 @@ class Reader:
         return int(value)
 
     def text(self) -> str:
-        """The next text."""
-        size = self.u32()
-        end = self._at + size
-        value = self._payload[self._at : end].decode("utf-8", "surrogateescape")
-        self._at = end
-        return value
+        """The next text; what is no UTF-8 is replaced, since clients get it in JSON."""
+        return self._take(self.u32()).decode("utf-8", "replace")
 
     def bytes(self, size: int) -> bytes:
         """The next bytes, as they are."""
-        value = bytes(self._payload[self._at : self._at + size])
-        self._at += size
+        return bytes(self._take(size))
+
+    def _take(self, size: int) -> bytearray:
+        end = self._at + size
+        if end > len(self._payload):
+            raise ValueError(f"{size} bytes at {self._at} of a frame of {len(self._payload)}")
+        value = self._payload[self._at : end]
+        self._at = end
         return value
 
     def tensor(self) -> WireTensor:
@@ -293,7 +295,10 @@ class Reader:
         dtype = DTYPES[code]
         dims = (size,) if code == BYTES else shape
         # numpy checks that the elements are inside of the buffer, which for a block is all of it.
-        data: Any = np.ndarray(dims, dtype, buffer, offset)
+        try:
+            data: Any = np.ndarray(dims, dtype, buffer, offset)
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"{size} bytes of shape {shape}: {error}") from error
         return WireTensor(name, code, shape, data)
 
     def tensors(self) -> list[WireTensor]:
@@ -371,6 +376,8 @@ def elements_array(elements: Sequence[bytes], shape: Sequence[int]) -> Any:
     Raises:
         ValueError: there are more or fewer than the shape says.
     """
+    if any(length < 0 for length in shape):
+        raise ValueError(f"a tensor can't have the shape {tuple(shape)}")
     array: Any = np.empty(len(elements), np.object_)
     array[:] = elements
     return array.reshape(tuple(shape))
