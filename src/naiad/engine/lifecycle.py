@@ -44,6 +44,7 @@ from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import ModelSignature
 from naiad.repository.layout import FolderStamp
 from naiad.repository.model_id import ModelId
+from naiad.scheduling.adaptive import AdaptiveBatcher
 from naiad.scheduling.ensemble import EnsembleGraph
 from naiad.scheduling.limited import LimitedScheduler
 from naiad.scheduling.rate_limiter import RateLimiter
@@ -565,8 +566,11 @@ class Lifecycle:
         if self._services is None:
             self._services = EngineServices(self._models)
         item = await self._in_thread(self._loader.load, plan, version, self._services)
+        batcher = item.scheduler
         self._limit(plan, item)
         model = self._make_model(plan, item)
+        if isinstance(batcher, AdaptiveBatcher):
+            model.statistics.tuning = batcher.tuning
         try:
             if isinstance(item.scheduler, LimitedScheduler):
                 item.scheduler.begin(_look_again(model.executor))

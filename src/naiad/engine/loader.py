@@ -79,6 +79,7 @@ class LoaderOptions:
         core_count: cores that this process may use; shared out over a model's instances.
         is_gpu_replaced: instances that are meant for GPUs run on the CPU.
         is_namespaced: repositories may have models of the same name.
+        target_latency_ms: of models whose config says nothing of how they batch; 0 for none.
     """
 
     repositories: tuple[Path, ...]
@@ -93,6 +94,7 @@ class LoaderOptions:
     core_count: int = 1
     is_gpu_replaced: bool = False
     is_namespaced: bool = False
+    target_latency_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,7 @@ class Loader:
                 SequenceTensors.from_config(config, plan.folder.path),
                 RaggedTensors.from_config(config, signature),
             )
+            scheduler = self._scheduler(config)
         except BaseException:
             for instance in instances:
                 instance.close()
@@ -251,7 +254,7 @@ class Loader:
         return LoadedVersion(
             version,
             signature,
-            self._scheduler(config),
+            scheduler,
             labels,
             loaded,
             instances,
@@ -354,6 +357,7 @@ class Loader:
             instance_count=len(list_instances(config)),
             held_until_count=self._options.held_until_count,
             held_until_backlog_count=self._options.held_until_backlog_count,
+            target_latency_ms=self._options.target_latency_ms,
         )
 
     def _source(

@@ -1,6 +1,8 @@
 """The scheduler that a model config asks for."""
 
+from naiad.engine.batching_parameters import read_target_latency_ns
 from naiad.model_config.schema import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
+from naiad.scheduling.adaptive import AdaptiveBatcher
 from naiad.scheduling.default import DefaultScheduler
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 from naiad.scheduling.queue import QueuePolicy, QueueRules, TimeoutAction
@@ -14,6 +16,7 @@ def make_scheduler(
     instance_count: int,
     held_until_count: int = 0,
     held_until_backlog_count: int = 0,
+    target_latency_ms: float = 0,
 ) -> Scheduler:
     """Make the scheduler of one model version.
 
@@ -22,7 +25,12 @@ def make_scheduler(
         instance_count: of the version.
         held_until_count: see `BatcherRules` and `SequenceRules`.
         held_until_backlog_count: see `SequenceRules`.
+        target_latency_ms: of models whose config says nothing of how they batch; 0 for none.
+
+    Raises:
+        InvalidArgumentError: a parameter of the config makes no sense.
     """
+    target_ns = read_target_latency_ns(config, target_latency_ms)
     if config.HasField("sequence_batching"):
         return SequenceBatcher(
             _sequence_rules(config, instance_count, held_until_count, held_until_backlog_count)
@@ -39,6 +47,8 @@ def make_scheduler(
         is_order_preserved=batching.preserve_ordering,
         held_until_count=held_until_count,
     )
+    if target_ns:
+        return AdaptiveBatcher(rules, target_ns, _queue_rules(batching))
     return DynamicBatcher(rules, _queue_rules(batching))
 
 

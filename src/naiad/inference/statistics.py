@@ -62,6 +62,21 @@ class BatchStatistic:
 
 
 @dataclass(slots=True)
+class BatchTuning:
+    """What an adaptive batcher has chosen, and what for.
+
+    Attributes:
+        target_ns: the latency that 99 of 100 requests should keep.
+        max_rows: of an execution.
+        delay_ns: how long an idle instance waits for more requests; 0 for not at all.
+    """
+
+    target_ns: int
+    max_rows: int
+    delay_ns: int
+
+
+@dataclass(slots=True)
 class ModelStatistics:
     """Everything counted for one model version since it was loaded.
 
@@ -80,6 +95,7 @@ class ModelStatistics:
         batches: executions by batch size.
         closings: batches by why they took no more requests, in the scheduler's words.
         pending_count: requests that wait in the queue now.
+        tuning: of an adaptive batcher, what it has chosen; None where there is none.
     """
 
     last_inference_ms: int = 0
@@ -100,6 +116,7 @@ class ModelStatistics:
     )
     closings: Counter[str] = field(default_factory=Counter)
     pending_count: int = 0
+    tuning: BatchTuning | None = None
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from naiad.metrics.families import (
     CPU_MEMORY_USED,
     CPU_UTILIZATION,
     MODEL_FAMILIES,
+    TUNING_FAMILIES,
     Labels,
     MetricFamily,
     ModelMetricFamily,
@@ -106,6 +107,8 @@ class MetricsRenderer:
                 lines.extend(_render_family(cache_family, [({}, value)]))
         lines.extend(_render_batch_sizes(models))
         lines.extend(_render_model_family(BATCH_CLOSED, models))
+        for family in TUNING_FAMILIES:
+            lines.extend(_render_model_family(family, models))
         if self._read_custom is not None:
             for reading in self._read_custom():
                 lines.extend(_render_custom(reading))

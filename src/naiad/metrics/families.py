@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from naiad.inference.statistics import CacheStatistics, FailureReason, ModelStatistics
+from naiad.inference.statistics import BatchTuning, CacheStatistics, FailureReason, ModelStatistics
 
 Labels = Mapping[str, str]
 Reading = tuple[Labels, int | float]
@@ -72,6 +72,16 @@ def _cached(
     def read(statistics: ModelStatistics) -> Iterator[Reading]:
         if statistics.is_cached:
             yield _NO_LABELS, get(statistics)
+
+    return read
+
+
+def _tuned(get: Callable[[BatchTuning], int]) -> Callable[[ModelStatistics], Iterator[Reading]]:
+    """A reader for models with an adaptive batcher; others have no such series."""
+
+    def read(statistics: ModelStatistics) -> Iterator[Reading]:
+        if statistics.tuning is not None:
+            yield _NO_LABELS, get(statistics.tuning)
 
     return read
 
@@ -191,6 +201,29 @@ BATCH_CLOSED: Final = ModelMetricFamily(
     "Number of batches formed, by the reason why a batch took no more requests",
     MetricType.COUNTER,
     _closings,
+)
+TUNING_FAMILIES: Final = (
+    ModelMetricFamily(
+        "naiad_batching_target_latency_us",
+        "Latency that an adaptive batcher keeps for 99 of 100 requests, in microseconds",
+        MetricType.GAUGE,
+        _tuned(lambda tuning: _us(tuning.target_ns)),
+        is_optional=True,
+    ),
+    ModelMetricFamily(
+        "naiad_batching_max_rows",
+        "Rows that an adaptive batcher lets an execution have now",
+        MetricType.GAUGE,
+        _tuned(lambda tuning: tuning.max_rows),
+        is_optional=True,
+    ),
+    ModelMetricFamily(
+        "naiad_batching_delay_us",
+        "How long an adaptive batcher lets an idle instance wait for company now, in microseconds",
+        MetricType.GAUGE,
+        _tuned(lambda tuning: _us(tuning.delay_ns)),
+        is_optional=True,
+    ),
 )
 BATCH_SIZE: Final = MetricFamily(
     "naiad_batch_size",

@@ -100,6 +100,14 @@ class DynamicBatcher:
         self._formed: deque[tuple[int, BatchClose]] = deque()
         self._open = _Forming()
 
+    def limit_rows(self, max_rows: int) -> None:
+        """Let later batches have at most so many rows; for batchers without preferred sizes.
+
+        A request that has more runs alone.
+        """
+        self._max_rows = self._largest_preferred = max_rows
+        self._preferred = frozenset((max_rows,))
+
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Append to the queue; its wait counts from ``now_ns``."""
         queue = self._queue

@@ -166,6 +166,7 @@ def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
         core_count=core_count(),
         is_gpu_replaced=settings.gpu_fallback is GpuFallback.CPU,
         is_namespaced=settings.model_namespacing,
+        target_latency_ms=settings.batching_target_latency_ms,
     )
     return Loader(options, backends)
 

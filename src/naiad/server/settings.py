@@ -775,6 +775,17 @@ class Settings:
             Group.MEMORY,
         ),
     ] = GpuFallback.ERROR
+    batching_target_latency_ms: Annotated[
+        int,
+        Option(
+            "batching-target-latency-ms",
+            integer(0),
+            "MS",
+            "Let dynamic batchers whose config names no delay and no preferred size choose both, "
+            "so that 99 of 100 requests are answered in this time; 0 for not at all.",
+            Group.BACKEND,
+        ),
+    ] = 0
     rate_limit: Annotated[
         RateLimit,
         Option(

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from naiad.inference.statistics import (
     BatchStatistic,
+    BatchTuning,
     CacheStatistics,
     FailureReason,
     ModelStatistics,
@@ -191,3 +192,16 @@ def test_batches_are_counted_by_why_they_were_closed() -> None:
     assert "# TYPE naiad_batch_closed_total counter" in lines
     assert 'naiad_batch_closed_total{model="m",reason="full",version="2"} 3' in lines
     assert 'naiad_batch_closed_total{model="m",reason="queue_empty",version="2"} 1' in lines
+
+
+def test_what_an_adaptive_batcher_chose_is_shown_and_nothing_of_others() -> None:
+    tuned = Model(
+        "tuned", statistics=ModelStatistics(tuning=BatchTuning(50_000_000, 16, 2_500_000))
+    )
+    lines = [line for line in render(tuned, Model("plain")) if line.startswith("naiad_batching")]
+    assert lines == [
+        'naiad_batching_target_latency_us{model="tuned",version="1"} 50000',
+        'naiad_batching_max_rows{model="tuned",version="1"} 16',
+        'naiad_batching_delay_us{model="tuned",version="1"} 2500',
+    ]
+    assert not any("naiad_batching" in line for line in render(Model("plain")))
