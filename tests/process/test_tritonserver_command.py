@@ -83,7 +83,7 @@ ENDS = {
     ),
     "taken port": (
         ["--model-store={repository}", EXPLICIT, "--http-port={taken}"],
-        "failed to start HTTP service: Unavailable - Socket '127.0.0.1:{taken}'",
+        "failed to start HTTP service: Unavailable - Socket '127.0.0.1:{taken}' already in use",
     ),
 }
 
@@ -124,6 +124,24 @@ def test_a_failed_model_and_readiness(
     )
     assert get(f"{server.http}/v2/health/live")[0] == 200
     assert get(f"{server.http}/v2/health/ready")[0] == status
+
+
+@pytest.mark.parametrize("strictness", ["true", "false"])
+def test_a_missing_repository_and_readiness(
+    repository: Path, tmp_path: Path, started: list[ServeProcess], strictness: str
+) -> None:
+    server = start(
+        started,
+        *PORTS,
+        f"--model-repository={repository}",
+        f"--model-repository={tmp_path / 'none'}",
+        "--exit-on-error=false",
+        f"--strict-readiness={strictness}",
+    )
+    server.wait_for(r"^E.*failed to initialize: .*failed to stat file .*/none")
+    assert get(f"{server.http}/v2/health/live")[0] == 400
+    assert get(f"{server.http}/v2/health/ready")[0] == 400
+    assert get(f"{server.http}/v2")[0] == 200
 
 
 def test_a_start_by_names_and_values_apart(repository: Path, started: list[ServeProcess]) -> None:

@@ -175,7 +175,13 @@ class Engine:
         self.log_settings = log_settings or LogSettings(LogSettingValues(), lambda _values: None)
 
     async def start(self) -> dict[str, NaiadError]:
-        """Load the models of the start; returns those that failed, with the reason."""
+        """Load the models of the start; returns those that failed, with the reason.
+
+        Raises:
+            NaiadError: a repository is not there, or the options make no sense together. The
+                engine answers what it is asked, and never gets live.
+        """
+        await asyncio.to_thread(self._lifecycle.check_repositories)
         failures = await self._load_startup_models()
         self._is_started = True
         if self._options.control_mode is ModelControlMode.POLL and self._options.poll_interval_s:

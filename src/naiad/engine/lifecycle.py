@@ -209,6 +209,14 @@ class Lifecycle:
         self._retiring: set[asyncio.Task[None]] = set()
         self._unsettled: dict[ModelId, FolderStamp] = {}
 
+    def check_repositories(self) -> None:
+        """Look whether every repository is there; reads the disk.
+
+        Raises:
+            InternalError: one is not.
+        """
+        self._loader.check_repositories()
+
     def repository_models(self) -> dict[ModelId, str]:
         """All models in the repositories, loaded or not, and what speaks against any of them.
 

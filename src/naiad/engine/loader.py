@@ -158,6 +158,14 @@ class Loader:
             options.repositories, options.storages, is_namespaced=options.is_namespaced
         )
 
+    def check_repositories(self) -> None:
+        """Look whether every repository is there.
+
+        Raises:
+            InternalError: one is not.
+        """
+        self._repositories.check()
+
     def models(self) -> dict[ModelId, str]:
         """All models in the repositories, sorted, each with why it can't be loaded, if it can't."""
         return self._repositories.problems()

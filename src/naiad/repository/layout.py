@@ -72,10 +72,8 @@ def find_model(repository: Path, name: str) -> ModelFolder | None:
     """One model of a repository, without a look at the others; None where it isn't there.
 
     Raises:
-        InternalError: the repository is no folder, or the model's can't be read.
+        InternalError: the model's folder can't be read.
     """
-    if not repository.is_dir():
-        raise InternalError(f"failed to stat file {repository}: not a directory")
     if not is_repository_entry(name) or not (repository / name).is_dir():
         return None
     return _scan_model_of(repository, name)
@@ -139,8 +137,9 @@ def read_config(
     if path is None:
         if is_required:
             raise InvalidArgumentError(
-                f"model configuration is not provided for model '{folder.name}'. Write a "
-                f"{CONFIG_FILENAME} into its folder, or allow auto-completion."
+                f"failed to open text file for read {folder.path / CONFIG_FILENAME}: No such file "
+                f"or directory; model configuration is not provided for model '{folder.name}'. "
+                f"Write a {CONFIG_FILENAME} into its folder, or allow auto-completion."
             )
         return ModelConfig()
     content = _read_bytes(path)

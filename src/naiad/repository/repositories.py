@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from naiad.errors import InternalError
 from naiad.repository.layout import (
     FolderStamp,
     ModelFolder,
@@ -58,12 +59,18 @@ class _FolderRepository:
         self.url = str(path)
         self._path = path
 
+    def check(self) -> None:
+        """Raise InternalError where it is no folder."""
+        if not self._path.is_dir():
+            raise InternalError(f"failed to stat file {self._path}")
+
     def scan(self) -> list[ModelFolder]:
         """Every model."""
         return scan_repository(self._path)
 
     def find(self, name: str) -> ModelFolder | None:
         """One model, without a look at the others; None where it isn't there."""
+        self.check()
         return find_model(self._path, name)
 
 
@@ -89,6 +96,17 @@ class Repositories:
         self._folders = [_FolderRepository(path) for path in folders]
         self._storages = storages
         self._is_namespaced = is_namespaced
+
+    def check(self) -> None:
+        """Look whether every repository is there.
+
+        Raises:
+            InternalError: one is no folder, or its storage can't be read.
+        """
+        for folder in self._folders:
+            folder.check()
+        for storage in self._storages:
+            storage.scan()
 
     def problems(self) -> dict[ModelId, str]:
         """Every model, sorted, with what speaks against loading it; mostly nothing."""

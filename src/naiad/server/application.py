@@ -5,7 +5,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from naiad.clock import Clock, SystemClock
-from naiad.errors import InternalError, UnsupportedError
+from naiad.errors import InternalError, NaiadError, UnsupportedError
 from naiad.frontends.asgi.lifespan import run_lifespan
 from naiad.frontends.asgi.messages import Receive, Scope, Send, response_body, response_start
 from naiad.frontends.rest.response import error_response
@@ -79,7 +79,11 @@ class Application:
         if self._running is not None:
             return
         engine, application = build_application(self._settings, self._clock, _refuse_log_settings)
-        failures = await engine.start()
+        try:
+            failures = await engine.start()
+        except NaiadError:
+            await application.close()
+            raise
         if failures and self._settings.exit_on_error:
             await engine.stop()
             await application.close()

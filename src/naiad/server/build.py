@@ -17,7 +17,7 @@ from naiad.engine.engine import Engine, EngineOptions
 from naiad.engine.lifecycle import LoadOptions
 from naiad.engine.loader import Loader, LoaderOptions
 from naiad.engine.log_settings import LogSettings
-from naiad.errors import InternalError, UnsupportedError
+from naiad.errors import UnsupportedError
 from naiad.frontends.asgi.application import AsgiApplication
 from naiad.frontends.byte_budget import ByteBudget
 from naiad.frontends.grpc.options import GrpcOptions, Keepalive
@@ -93,7 +93,7 @@ def build_server(
         apply_log_settings: puts the log settings in force that a client chooses.
 
     Raises:
-        InternalError: a model repository is no folder.
+        NaiadError: settings that can't be followed here.
     """
     backends = BackendRegistry()
     engine = _build_engine(settings, clock, apply_log_settings, backends)
@@ -149,9 +149,6 @@ def _engine_options(settings: Settings) -> EngineOptions:
 def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
     paths = [path for path in settings.model_repository if isinstance(path, Path)]
     urls = [url for url in settings.model_repository if isinstance(url, str)]
-    for path in paths:
-        if not path.is_dir():
-            raise InternalError(f"failed to stat file {path}")
     held_until_count, held_until_backlog_count = read_held_counts()
     options = LoaderOptions(
         repositories=tuple(paths),
@@ -184,13 +181,7 @@ def _open_storages(urls: Sequence[str], cache_directory: str) -> tuple[Storage, 
     if not cache_directory:
         atexit.register(shutil.rmtree, cache, ignore_errors=True)
     environment = read_storage_environment()
-    storages: tuple[Storage, ...] = tuple(
-        storage.open_repository(url, environment, cache) for url in urls
-    )
-    # A bucket that isn't there ends the start, like a folder that isn't.
-    for opened in storages:
-        opened.scan()
-    return storages
+    return tuple(storage.open_repository(url, environment, cache) for url in urls)
 
 
 def _http_options(settings: Settings) -> HttpOptions:

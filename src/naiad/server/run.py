@@ -134,7 +134,14 @@ async def _start(server: Server, settings: Settings, signals: StopSignals) -> Ou
     loading = asyncio.ensure_future(server.engine.start())
     if not await _is_done_before(loading, signals.first):
         return Outcome(0, is_hanging=True)
-    failures = loading.result()
+    try:
+        failures = loading.result()
+    except NaiadError as error:
+        if settings.exit_on_error:
+            raise
+        # As Triton does: what asks it, learns that it is neither live nor ready.
+        _log.error("failed to initialize: %s", error.reason())
+        return await _listen(server)
     _log_table(("Repository Agent", "Path"), ())
     _log_table(("Backend", "Path", "Config"), _backend_rows(server, settings))
     _log_table(

@@ -1,6 +1,7 @@
 """The truth table of docs/reference/health.md, row by row, on a real engine."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -137,6 +138,12 @@ async def nothing_loaded(stage: Stage) -> None:
     await stage.engine.start()
 
 
+async def without_repository(stage: Stage) -> None:
+    shutil.rmtree(stage.builder.path)
+    with pytest.raises(InternalError, match="failed to stat file"):
+        await stage.engine.start()
+
+
 async def loading(stage: Stage) -> None:
     await stage.engine.start()
     await stage.begin(stage.load())
@@ -220,6 +227,7 @@ SITUATIONS: Mapping[str, Callable[[Stage], Awaitable[None]]] = {
     "Models load at the start": starting,
     "All models serve": serving,
     "Explicit control, nothing loaded": nothing_loaded,
+    "A repository is not there, with `--exit-on-error=false`": without_repository,
     "A model loads for the first time": loading,
     "A model reloads": reloading,
     "A load failed, nothing of the model serves": failed,

@@ -76,5 +76,8 @@ async def test_an_open_connection_does_not_hold_up_the_end(server: MetricsServer
 
 async def test_a_port_that_is_taken(server: MetricsServer) -> None:
     other = MetricsServer(lambda: PAGE, MetricsOptions("127.0.0.1", server.port))
-    with pytest.raises(UnavailableError, match="can not be listened on"):
+    with pytest.raises(UnavailableError, match=f"Socket '127.0.0.1:{server.port}' already in use"):
         await other.start()
+    elsewhere = MetricsServer(lambda: PAGE, MetricsOptions("192.0.2.1", 0))
+    with pytest.raises(UnavailableError, match=r"Socket '192.0.2.1:0' can not be listened on: "):
+        await elsewhere.start()

@@ -4,7 +4,6 @@ import asyncio
 import ssl
 from typing import Any, Final
 
-from naiad.errors import UnavailableError
 from naiad.frontends.byte_budget import ByteBudget
 from naiad.frontends.grpc.connection import Connection
 from naiad.frontends.grpc.context import ConnectionContext
@@ -21,6 +20,7 @@ from naiad.frontends.grpc.repository import RepositoryHandlers
 from naiad.frontends.grpc.shared_memory import SharedMemoryHandlers
 from naiad.frontends.grpc.stream_infer import StreamInferHandler
 from naiad.frontends.grpc.trace_setting import TraceSettingHandlers
+from naiad.frontends.listening import listen_error
 from naiad.frontends.serving import ServingEngine
 from naiad.frontends.tls import build_context
 
@@ -72,10 +72,7 @@ class GrpcServer:
         try:
             self._server = await self._listen(loop, context, tls)
         except OSError as error:
-            raise UnavailableError(
-                f"Socket '{options.address}:{options.port}' can not be listened on: "
-                f"{error.strerror or error}"
-            ) from error
+            raise listen_error(options.address, options.port, error) from error
         self._context = context
         self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._check_times, context)
 

@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from naiad.errors import UnavailableError
 from naiad.frontends.byte_budget import ByteBudget
 from naiad.frontends.http.connection import Connection
 from naiad.frontends.http.context import ConnectionContext
 from naiad.frontends.http.head import HeadParser
 from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.listening import listen_error
 from naiad.frontends.rest.api import build_routes
 from naiad.frontends.rest.long_work import LongWork
 from naiad.frontends.rest.router import Router
@@ -58,10 +58,7 @@ class HttpServer:
                 ssl=tls,
             )
         except OSError as error:
-            raise UnavailableError(
-                f"Socket '{options.address}:{options.port}' can not be listened on: "
-                f"{error.strerror or error}"
-            ) from error
+            raise listen_error(options.address, options.port, error) from error
         self._port = self._server.sockets[0].getsockname()[1]
         self._context = context
         self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._check_times, context)

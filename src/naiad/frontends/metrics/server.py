@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from naiad.errors import UnavailableError
+from naiad.frontends.listening import listen_error
 
 _MAX_HEAD_BYTES = 16 << 10
 
@@ -50,10 +50,7 @@ class MetricsServer:
                 self._serve, options.address, options.port, limit=_MAX_HEAD_BYTES
             )
         except OSError as error:
-            raise UnavailableError(
-                f"Socket '{options.address}:{options.port}' can not be listened on: "
-                f"{error.strerror or error}"
-            ) from error
+            raise listen_error(options.address, options.port, error) from error
         self._port = self._server.sockets[0].getsockname()[1]
 
     @property
