@@ -24,6 +24,8 @@ class NaiadError(Exception):
 
     Attributes:
         message: what is wrong and, where it can be said, what to do about it.
+        advice: where in which file to change what, over several lines; mostly empty. It is no part
+            of the message, since not all who read that can change files of the server.
     """
 
     label: ClassVar[str] = "Unknown"
@@ -31,6 +33,7 @@ class NaiadError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+        self.advice = ""
 
     def reason(self) -> str:
         """The text of the repository index and the log: Triton's label, then the message."""

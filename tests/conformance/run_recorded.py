@@ -199,7 +199,8 @@ def _text(answer: Answer) -> str:
     if "body_base64" in answer:
         return base64.b64decode(answer["body_base64"]).decode("latin-1")
     text: str = replay.text_of(answer)
-    return text
+    # The replay takes the n of a line end for the beginning of the path behind it.
+    return text.replace("\\<REPO>", "\\n<REPO>")
 
 
 def _error(answer: Answer) -> str:

@@ -12,13 +12,19 @@ from typing import Final
 
 import numpy as np
 
-from naiad.check.trial import Array, Shape, Subject, Trials, signature_of
+from naiad.check.trial import Array, Shape, Trials
 from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.inference.datatypes import BY_NAME
-from naiad.model_config.complete import ArtifactSignature, ArtifactTensor
+from naiad.model_config.complete import (
+    ArtifactSignature,
+    ArtifactTensor,
+    read_signature,
+    with_shape,
+)
 from naiad.model_config.diagnose import Diagnosis
 from naiad.model_config.diagnose_tensors import Evidence
 from naiad.model_config.schema import ModelConfig
+from naiad.repository.diagnose_folder import Subject
 from naiad.repository.golden import MANIFEST_NAME, read_cases, read_manifest
 
 _EXAMPLE: Final = re.compile(r"(?:(?P<name>.+):)?(?P<shape>\d+(?:[,x]\d+)*)", re.DOTALL)
@@ -67,12 +73,8 @@ class Known:
         evidence = self.evidence
         if evidence is None:
             return self
-        sides = [
-            [replace(t, shape=shape) if t.name == name else t for t in tensors]
-            for tensors in (evidence.signature.inputs, evidence.signature.outputs)
-        ]
-        changed = replace(evidence, signature=ArtifactSignature(sides[0], sides[1]))
-        return replace(self, evidence=changed)
+        signature = with_shape(evidence.signature, name, shape)
+        return replace(self, evidence=replace(evidence, signature=signature))
 
 
 def parse_example(text: str) -> tuple[str, Shape]:
@@ -110,7 +112,7 @@ def gather(
         failure = error.message
     if inferred is not None and (inferred.input or inferred.output):
         source = inferred.default_model_filename or "The model file"
-        evidence = Evidence(signature_of(inferred), source, has_max_batch_size)
+        evidence = Evidence(read_signature(inferred), source, has_max_batch_size)
         return Known(evidence, samples, inferred)
     signature = _manifest_signature(diagnosis, subject.directory)
     if signature is not None:

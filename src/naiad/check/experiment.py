@@ -1,32 +1,21 @@
 """Running a model to find what no declaration says: does it batch, and what does it answer?"""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from naiad.check.evidence import Known
-from naiad.check.trial import LENGTHS, Run, Shape, Subject, Trial, Trials, input_shapes
+from naiad.check.trial import LENGTHS, Run, Shape, Trial, Trials, input_shapes
 from naiad.errors import NaiadError
 from naiad.model_config.config_text import FieldPath
 from naiad.model_config.diagnose import Diagnosis, Finding, locate
 from naiad.model_config.diagnose_tensors import drop_batching, set_dims, write_whole_shape
+from naiad.model_config.load_errors import correct_by_error, is_about_datatype, read_model_shape
 from naiad.model_config.schema import DataType, ModelConfig
+from naiad.repository.diagnose_folder import Subject
 
 # Every round corrects something; a config with more to correct is beyond help.
 _MAX_ROUNDS: Final = 8
 _ANY: Final = -1
-_DATATYPE: Final = re.compile(
-    r"configuration expects datatype \w+ for output '(?P<name>.*)', model provides "
-    r"(?P<type>TYPE_\w+)"
-)
-_INDEX: Final = re.compile(
-    r"The output (?P<name>.*) in the model configuration refers to an output index which doesn't "
-    r"exist\. This model has (?P<count>\d+) outputs"
-)
-_MODEL_SHAPE: Final = re.compile(
-    r"tensor '(?P<name>.*)': (?:for the model to support batching .* shape expected by the model "
-    r"is|the model expects \d+ dimensions \(shape) \[(?P<shape>[-\d,]*)\]"
-)
 _GUESSED_TYPES: Final = (DataType.TYPE_INT64, DataType.TYPE_FP32, DataType.TYPE_INT32)
 
 
@@ -69,7 +58,9 @@ class Experiment:
             trial = self._trials.load(config, self._subject)
         except NaiadError as error:
             self.effective = None
-            if self._note_contradiction(error.message) or self._correct(error.message):
+            if self._note_contradiction(error.message) or correct_by_error(
+                self._diagnosis, error.message
+            ):
                 return []
             self._add(
                 "load-failed",
@@ -184,13 +175,10 @@ class Experiment:
 
     def _note_contradiction(self, error: str) -> bool:
         """Whether the loaded model has another shape than the evidence says."""
-        match = _MODEL_SHAPE.search(error)
-        if match is None:
+        found = read_model_shape(error)
+        if found is None or self._declared().get(found[0], found[1]) == found[1]:
             return False
-        shape = tuple(int(length) for length in match["shape"].split(",") if length)
-        if self._declared().get(match["name"], shape) == shape:
-            return False
-        self.contradiction = match["name"], shape
+        self.contradiction = found
         return True
 
     def _judge_outputs(self, trial: Trial, first: Run) -> None:
@@ -246,56 +234,14 @@ class Experiment:
 
     def _explain(self, trial: Trial, failed: Run) -> None:
         """Correct what the error names; else try other datatypes; else report it."""
-        if not self._correct(failed.error) and not self._guess_input_type(trial):
+        if not correct_by_error(self._diagnosis, failed.error) and not self._guess_input_type(
+            trial
+        ):
             self._add(
                 "run-failed",
                 "The model loads and fails on generated inputs.",
                 f"Inputs {_format(failed.inputs)}: {_first_line(failed.error)}",
                 ("input",),
-            )
-
-    def _correct(self, error: str) -> bool:
-        """Correct the output that an error is about, if it is about one."""
-        if match := _DATATYPE.search(error):
-            self._correct_output_type(match["name"], match["type"])
-        elif match := _INDEX.search(error):
-            self._drop_output(match["name"], int(match["count"]))
-        else:
-            return False
-        return True
-
-    def _correct_output_type(self, name: str, type_name: str) -> None:
-        for index, tensor in self._diagnosis.kept("output"):
-            if tensor.name == name:
-                given = DataType.Name(tensor.data_type)
-                tensor.data_type = DataType.Value(type_name)
-                self._diagnosis.add(
-                    Finding(
-                        "datatype-differs",
-                        f"The output '{name}' has {given}.",
-                        f"The model answers with {type_name}.",
-                        ("output", index, "data_type"),
-                    )
-                )
-
-    def _drop_output(self, name: str, count: int) -> None:
-        entries = self._diagnosis.kept("output")
-        names = [tensor.name for _, tensor in entries]
-        for index, tensor in entries:
-            if tensor.name != name:
-                continue
-            free = [i for i in range(count) if not any(n.endswith(f"__{i}") for n in names)]
-            if free and "__" in name:
-                tensor.name = f"{name.rpartition('__')[0]}__{free[0]}"
-            else:
-                self._diagnosis.remove("output", index)
-            self._diagnosis.add(
-                Finding(
-                    "unknown-output",
-                    f"The output '{name}' refers to a result that there is not.",
-                    f"The model gives {count}, counted from 0.",
-                    ("output", index, "name"),
-                )
             )
 
     def _guess_input_type(self, trial: Trial) -> bool:
@@ -329,7 +275,7 @@ class Experiment:
         with trial:
             run = self._first_run(trial)
             # Results of another datatype than the config says are the next round's.
-            return not run.error or _DATATYPE.search(run.error) is not None
+            return not run.error or is_about_datatype(run.error)
 
     def _may_have_doubled_axis(self, config: ModelConfig) -> bool:
         """Nothing is known but the config, and dropping the first of all dims leaves some."""

@@ -5,22 +5,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from naiad.check.artifact import (
-    diagnose_onnx,
-    diagnose_target,
-    diagnose_torchscript,
-    explain_load_error,
-)
+from naiad.check.artifact import diagnose_target
 from naiad.check.evidence import Known, gather
 from naiad.check.experiment import Experiment
-from naiad.check.folder import Layout, Move, diagnose_folder, diagnose_labels
-from naiad.check.onnx_file import OnnxFile
 from naiad.check.report import ModelReport, ReportedFinding
 from naiad.check.side_by_side import compare_configs
-from naiad.check.trial import Run, Shape, Subject, Trials
-from naiad.errors import InvalidArgumentError, NaiadError
-from naiad.model_config.config_text import ConfigText, FieldPath
-from naiad.model_config.diagnose import Diagnosis, Finding, diagnose_name, diagnose_settings
+from naiad.check.trial import Run, Shape, Trials
+from naiad.errors import NaiadError
+from naiad.model_config.config_text import ConfigText
+from naiad.model_config.diagnose import (
+    Diagnosis,
+    Finding,
+    diagnose_name,
+    diagnose_settings,
+    diagnose_variables,
+)
 from naiad.model_config.diagnose_ensemble import diagnose_ensemble
 from naiad.model_config.diagnose_tensors import diagnose_tensors
 from naiad.model_config.normalize import fill_defaults
@@ -29,12 +28,22 @@ from naiad.model_config.text_edit import rewrite_config
 from naiad.model_config.text_format import parse_config
 from naiad.model_config.text_repair import Repair, find_variables, repair_text
 from naiad.model_config.triton_release import TritonRelease
+from naiad.repository.diagnose_folder import (
+    Layout,
+    Move,
+    Subject,
+    diagnose_folder,
+    diagnose_labels,
+    find_model_file,
+)
+from naiad.repository.diagnose_onnx import diagnose_onnx, explain_load_error
+from naiad.repository.diagnose_torchscript import diagnose_torchscript
 from naiad.repository.layout import CONFIG_FILENAME, ModelFolder
+from naiad.repository.onnx_file import OnnxFile
 from naiad.repository.version_policy import select_versions
 
 # How many tensors may turn out to have another shape than the file declares.
 _MAX_SHAPES: Final = 16
-_TEMPLATE_FIELDS: Final = ("name", "backend", "platform", "default_model_filename")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +201,7 @@ class _ModelCheck:
 
     def _check_variables(self) -> None:
         """Variables of a template inside of strings; the others are no text format."""
-        wanted = self._diagnosis.wanted
-        taken = set()
-        for name in _TEMPLATE_FIELDS:
-            value = getattr(wanted, name)
-            variables = find_variables(value)
-            if variables:
-                taken.add(variables[0][1])
-                setattr(wanted, name, self._folder.name if name == "name" else "")
-                self._add_variable(variables[0][1], (name,), is_fixable=True)
+        taken = diagnose_variables(self._diagnosis, self._folder.name)
         for offset, variable in find_variables(self._repaired):
             if variable not in taken and variable.startswith("${"):
                 line, column = self._places.position(offset)
@@ -218,19 +219,8 @@ class _ModelCheck:
                     )
                 )
 
-    def _add_variable(self, variable: str, path: FieldPath, *, is_fixable: bool) -> None:
-        self._diagnosis.add(
-            Finding(
-                "template-variable",
-                f"The template variable {variable} was left in.",
-                "Nothing replaces it when the model is loaded.",
-                path,
-                is_fixable=is_fixable,
-            )
-        )
-
     def _check_model(self, subject: Subject) -> None:
-        file = self._model_file(subject)
+        file = find_model_file(self._diagnosis.result(), subject)
         head = None
         if file is not None and file.suffix == ".onnx":
             head = diagnose_onnx(self._layout, file, self._folder.path)
@@ -291,19 +281,6 @@ class _ModelCheck:
     def _is_too_new(self, file: Path, head: OnnxFile | None, known: Known) -> bool:
         return head is not None and explain_load_error(self._layout, file, head, known.error)
 
-    def _model_file(self, subject: Subject) -> Path | None:
-        """The file that is loaded; None for a backend without one."""
-        try:
-            config = parse_config(self._repaired, self._folder.name)
-            config.CopyFrom(self._diagnosis.result())
-            name = config.default_model_filename or _usual_file(subject)
-        except InvalidArgumentError:
-            return None
-        path = subject.directory / name
-        if path.is_dir():
-            path /= path.name
-        return path if name and path.is_file() else None
-
 
 def _with_groups(tried: ModelConfig | None, wanted: ModelConfig) -> ModelConfig | None:
     """What was tried on the CPU, with the GPUs that the config asks for."""
@@ -313,11 +290,6 @@ def _with_groups(tried: ModelConfig | None, wanted: ModelConfig) -> ModelConfig 
                 group.kind = asked.kind
                 group.gpus.extend(asked.gpus)
     return tried
-
-
-def _usual_file(subject: Subject) -> str:
-    usual = ("model.onnx", "model.pt", "model.pt2", "model.py")
-    return next((name for name in usual if name in subject.artifacts), "")
 
 
 def _report_repair(repair: Repair, path: Path) -> ReportedFinding:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from naiad.check.trial import Run
+from naiad.model_config.diagnose import Finding, format_finding
 
 
 class ExitCode(IntEnum):
@@ -129,7 +130,7 @@ class Report:
             for finding in model.open_findings():
                 failure = SubElement(case, "failure", type=finding.code)
                 failure.set("message", f"{finding.place()}: {finding.problem}")
-                failure.text = "\n".join([finding.place(), *_lines(finding)])
+                failure.text = "\n".join(_lines(finding))
             if model.could_not_run:
                 SubElement(case, "skipped", message=model.could_not_run)
         text = tostring(suite, encoding="unicode")
@@ -147,8 +148,9 @@ def print_report(report: Report, console: Console) -> None:
         for finding in model.findings:
             console.print()
             # The place has a line of its own that is never broken, so that it can be clicked.
-            console.print(Text(finding.place(), style="bold"), soft_wrap=True)
-            for text in _lines(finding):
+            place, *lines = _lines(finding)
+            console.print(Text(place, style="bold"), soft_wrap=True)
+            for text in lines:
                 console.print(Text(text), soft_wrap=True)
         if model.could_not_run:
             console.print(Text(f"not run: {model.could_not_run}", style="bold red"), soft_wrap=True)
@@ -181,12 +183,14 @@ def describe_runs(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _lines(finding: ReportedFinding) -> list[str]:
-    state = " (fixed)" if finding.is_fixed else ""
-    lines = [f"[{finding.code}]{state} {finding.problem}", *([finding.why] if finding.why else [])]
-    if finding.block:
-        lines.append("Corrected:" if finding.is_fixable else "To correct it:")
-        lines.extend(f"  {line}" for line in finding.block.splitlines())
-    return lines
+    plain = Finding(
+        finding.code,
+        finding.problem,
+        finding.why,
+        block=finding.block,
+        is_fixable=finding.is_fixable,
+    )
+    return format_finding(plain, finding.place(), " (fixed)" if finding.is_fixed else "")
 
 
 def _summary(report: Report) -> str:

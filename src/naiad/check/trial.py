@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -17,7 +16,6 @@ from naiad.errors import InternalError, NaiadError
 from naiad.inference import datatypes
 from naiad.inference.datatypes import BY_CONFIG_NUMBER, Datatype
 from naiad.inference.tensor import Tensor
-from naiad.model_config.complete import ArtifactSignature, ArtifactTensor
 from naiad.model_config.normalize import fill_defaults, normalize_config
 from naiad.model_config.schema import (
     DataType,
@@ -27,6 +25,7 @@ from naiad.model_config.schema import (
 )
 from naiad.model_config.signature import ModelSignature
 from naiad.model_config.validate import validate_config, validate_for_load
+from naiad.repository.diagnose_folder import Subject
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -35,23 +34,6 @@ Shape = tuple[int, ...]
 LENGTHS: Final = (8, 32, 3, 64, 1, 224)
 _MAX_ELEMENTS: Final = 1 << 26
 _Control = ModelSequenceBatching.Control
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is tried.
-
-    Attributes:
-        name: of the model.
-        version: of the version whose file is run.
-        directory: that the model file lies in.
-        artifacts: names in that folder.
-    """
-
-    name: str
-    version: int
-    directory: Path
-    artifacts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +184,6 @@ class Trials:
         return self.complete(bare, subject)
 
 
-def signature_of(inferred: ModelConfig) -> ArtifactSignature:
-    """The tensors of a model from a config that was completed from nothing."""
-    return ArtifactSignature(
-        [_artifact_tensor(tensor, inferred) for tensor in inferred.input],
-        [_artifact_tensor(tensor, inferred) for tensor in inferred.output],
-    )
-
-
 def input_shapes(config: ModelConfig, batch_size: int, length: int) -> dict[str, Shape]:
     """Shapes of the inputs that a request must bring, as the backend sees them.
 
@@ -271,12 +245,6 @@ def _datatype(number: DataType) -> Datatype:
 
 def _shape(tensor: Tensor) -> Shape:
     return tuple(int(length) for length in tensor.shape)
-
-
-def _artifact_tensor(tensor: Any, config: ModelConfig) -> ArtifactTensor:
-    dims = tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
-    shape = (-1, *dims) if config.max_batch_size else dims
-    return ArtifactTensor(tensor.name, BY_CONFIG_NUMBER.get(tensor.data_type), shape)
 
 
 def _server_fed(config: ModelConfig, batch_size: int) -> Iterator[tuple[str, Array]]:

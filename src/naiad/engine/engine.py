@@ -8,7 +8,13 @@ from enum import StrEnum
 
 from naiad.backends.custom_metrics import CustomMetrics
 from naiad.clock import Clock
-from naiad.engine.lifecycle import Lifecycle, LoadOptions, ModelEntry, VersionEntry
+from naiad.engine.lifecycle import (
+    UNLOADED_REASON,
+    Lifecycle,
+    LoadOptions,
+    ModelEntry,
+    VersionEntry,
+)
 from naiad.engine.loader import Loader, Override
 from naiad.engine.log_settings import LogSettings
 from naiad.engine.model import Model
@@ -114,13 +120,15 @@ class IndexEntry:
         name: of the model.
         version: empty where no version of it is known.
         state: of the version.
-        reason: why it doesn't serve.
+        cause: why it doesn't serve.
+        reason: the cause, and what to change where that is known.
         lacks_versions: the config is right, and its version policy finds nothing to load.
     """
 
     name: str
     version: str = ""
     state: ModelState | None = None
+    cause: str = ""
     reason: str = ""
     lacks_versions: bool = False
 
@@ -414,9 +422,13 @@ def _why_not(entry: ModelEntry | None) -> str:
 
 def _index_lines(entry: ModelEntry) -> list[IndexEntry]:
     if not entry.versions:
-        reason = next(entry.failure_reasons(), "")
-        state = ModelState.UNAVAILABLE if reason else None
-        return [IndexEntry(entry.id.name, "", state, reason, lacks_versions=entry.has_config)]
+        cause = next(entry.failure_reasons(), "")
+        state = ModelState.UNAVAILABLE if cause else None
+        advice = entry.failure.advice if cause and entry.failure is not None else ""
+        reason = _join(cause, advice)
+        return [
+            IndexEntry(entry.id.name, "", state, cause, reason, lacks_versions=entry.has_config)
+        ]
     return [
         _version_line(entry.id.name, version, known)
         for version, known in sorted(entry.versions.items())
@@ -426,5 +438,11 @@ def _index_lines(entry: ModelEntry) -> list[IndexEntry]:
 def _version_line(name: str, version: int, known: VersionEntry) -> IndexEntry:
     problem = known.model.executor.problem() if known.model is not None else ""
     if problem:
-        return IndexEntry(name, str(version), ModelState.UNAVAILABLE, problem)
-    return IndexEntry(name, str(version), known.state, known.reason)
+        return IndexEntry(name, str(version), ModelState.UNAVAILABLE, problem, problem)
+    is_failed = known.state is ModelState.UNAVAILABLE and known.reason != UNLOADED_REASON
+    reason = _join(known.reason, known.advice if is_failed else "")
+    return IndexEntry(name, str(version), known.state, known.reason, reason)
+
+
+def _join(cause: str, advice: str) -> str:
+    return f"{cause}\n{advice}" if advice else cause

@@ -34,6 +34,7 @@ from naiad.engine.loader import (
     Override,
     Steps,
 )
+from naiad.engine.log_settings import IS_BLOCK
 from naiad.engine.model import Model, ModelExecutor
 from naiad.engine.model_services import EngineServices, ServingModels
 from naiad.engine.rate_limits import LimitedModel, instance_claims
@@ -74,11 +75,12 @@ class LoadOptions:
 class VersionEntry:
     """What is known of one version; stays in the index after an unload or a failure."""
 
-    __slots__ = ("model", "reason", "state")
+    __slots__ = ("advice", "model", "reason", "state")
 
     def __init__(self) -> None:
         self.state = ModelState.UNKNOWN
         self.reason = ""
+        self.advice = ""
         self.model: Model | None = None
 
 
@@ -260,9 +262,11 @@ class Lifecycle:
             raise _ambiguity(name, models)
         failures = list((await self.load_all(dict.fromkeys(models, override))).values())
         if len(failures) > 1:
-            raise InvalidArgumentError("".join(failure.message for failure in failures))
+            raise InvalidArgumentError(
+                "".join(_with_advice(failure).message for failure in failures)
+            )
         if failures:
-            raise failures[0]
+            raise _with_advice(failures[0])
 
     async def load_all(self, models: Mapping[ModelId, Override]) -> dict[ModelId, NaiadError]:
         """Load several models side by side, each after the steps that it needs.
@@ -304,6 +308,7 @@ class Lifecycle:
                 entry.failure = _as_naiad_error(error)
                 entry.has_config |= isinstance(error, NoVersionError)
                 _log.error("failed to load '%s': %s", model, entry.failure.reason())
+                _log_advice(entry.failure.advice)
                 raise entry.failure from error
             # A model that consists of overriding files alone is in no repository.
             self._register(entry)
@@ -421,11 +426,15 @@ class Lifecycle:
             failures = await self._load_steps(entry, loads)
             self._check_steps(plan, failures)
         except DependencyError as error:
+            await self._in_thread(self._loader.advise, plan, error)
             entry.failure = error
             _log.error("failed to load '%s': %s", entry.id, error.reason())
+            _log_advice(error.advice)
             # The line end is Triton's, whose text has a line for each failure.
             text = f"load failed for model '{entry.id}': {error.message}\n"
-            raise InvalidArgumentError(text) from error
+            failure = InvalidArgumentError(text)
+            failure.advice = error.advice
+            raise failure from error
 
     async def _load_steps(self, entry: ModelEntry, loads: LoadRound) -> dict[ModelId, NaiadError]:
         """Load what an ensemble calls. Its lock is held, and `Waits` sees to it that this ends."""
@@ -605,10 +614,15 @@ class Lifecycle:
                 text += f"version {version} is at {ModelState.UNAVAILABLE} state: {reason};\n"
                 if known.state is not ModelState.READY:
                     known.state, known.reason = ModelState.UNAVAILABLE, reason
+                    known.advice = error.advice
             elif known.state is not ModelState.READY:
                 known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
         _log.info("failed to load '%s'", entry.id)
-        return InvalidArgumentError(text)
+        failure = InvalidArgumentError(text)
+        advice = dict.fromkeys(error.advice for error in failures.values())
+        failure.advice = "\n".join(filter(None, advice))
+        _log_advice(failure.advice)
+        return failure
 
     def _swap(self, entry: ModelEntry, plan: ModelPlan, models: Iterable[Model]) -> None:
         """Put the new versions in place of the old in one step of the loop."""
@@ -742,6 +756,18 @@ def _ambiguity(name: str, models: Sequence[ModelId]) -> InvalidArgumentError:
         f"There are {len(models)} identifiers of model '{name}' in global map, model namespace "
         f"must be provided to resolve ambiguity. Its repositories are {places}"
     )
+
+
+def _with_advice(error: NaiadError) -> NaiadError:
+    """The error for whoever asked for the load, and so may change the model."""
+    if not error.advice:
+        return error
+    return type(error)(f"{error.message.rstrip()}\n{error.advice}\n")
+
+
+def _log_advice(advice: str) -> None:
+    if advice:
+        _log.error("%s", advice, extra={IS_BLOCK: True})
 
 
 def _look_again(executor: ModelExecutor) -> Callable[[], None]:

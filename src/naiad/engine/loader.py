@@ -4,8 +4,9 @@ Nothing here touches the event loop's objects; `engine.lifecycle` calls it in th
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from naiad.backends.base import (
@@ -18,6 +19,7 @@ from naiad.backends.base import (
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.config_support import ignored_settings, move_to_cpu, require_supported
 from naiad.engine.instances import TensorAdapters
+from naiad.engine.load_advice import AdviceOptions, LoadAdvisor, StepModels
 from naiad.engine.ragged_tensors import RaggedTensors
 from naiad.engine.reshape import Reshaper
 from naiad.engine.schedulers import make_scheduler
@@ -29,6 +31,7 @@ from naiad.errors import (
     NaiadError,
     PermissionDeniedError,
 )
+from naiad.model_config.diagnose import nearest
 from naiad.model_config.instances import list_instances
 from naiad.model_config.json_format import parse_config_json
 from naiad.model_config.normalize import fill_defaults, normalize_config
@@ -36,6 +39,7 @@ from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
 from naiad.model_config.signature import ModelSignature
 from naiad.model_config.validate import validate_config, validate_for_load
 from naiad.repository.containment import check_containment
+from naiad.repository.diagnose_folder import Subject
 from naiad.repository.layout import (
     FolderStamp,
     ModelFolder,
@@ -157,6 +161,15 @@ class Loader:
         self._repositories = Repositories(
             options.repositories, options.storages, is_namespaced=options.is_namespaced
         )
+        self._advisor = LoadAdvisor(
+            backends,
+            AdviceOptions(
+                None if options.is_gpu_replaced else options.gpu_ids,
+                options.config_name,
+                options.backend_settings,
+            ),
+            self._step_models,
+        )
 
     def check_repositories(self) -> None:
         """Look whether every repository is there.
@@ -193,7 +206,9 @@ class Loader:
         folder, files = self._place(model, override)
         try:
             plan = self._plan_from(model, folder, override)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, NaiadError):
+                error.advice = self._advisor.advise(folder, override.config_json, error)
             if files is not None:
                 files.remove()
             raise
@@ -202,6 +217,10 @@ class Loader:
 
     def complete(self, plan: ModelPlan) -> None:
         """Let the backend fill what the config leaves open, and check the whole."""
+        with self._advice(plan, plan.folder.versions):
+            self._complete(plan)
+
+    def _complete(self, plan: ModelPlan) -> None:
         config = plan.config
         check_containment(plan.folder, config, plan.versions)
         require_supported(config)
@@ -229,6 +248,15 @@ class Loader:
         self, plan: ModelPlan, version: int, services: ModelServices | None = None
     ) -> LoadedVersion:
         """Load one version and make its instances; all of them or none."""
+        with self._advice(plan, (version,)):
+            return self._load(plan, version, services)
+
+    def advise(self, plan: ModelPlan, error: NaiadError) -> None:
+        """Put advice into an error that this loader did not raise."""
+        with suppress(NaiadError), self._advice(plan, plan.folder.versions):
+            raise error
+
+    def _load(self, plan: ModelPlan, version: int, services: ModelServices | None) -> LoadedVersion:
         config = plan.config
         backend = self._backends.get(config.backend)
         _log.info("TRITONBACKEND_ModelInitialize: %s (version %d)", config.name, version)
@@ -273,6 +301,52 @@ class Loader:
     def read_labels(self, plan: ModelPlan) -> dict[str, list[str]]:
         """Class labels by output, for the outputs whose labels the config names a file of."""
         return read_labels(plan.folder, plan.config)
+
+    @contextmanager
+    def _advice(self, plan: ModelPlan, versions: tuple[int, ...]) -> Iterator[None]:
+        """Put advice into the errors that come by.
+
+        Args:
+            plan: of the load.
+            versions: that the errors are about.
+        """
+        try:
+            yield
+        except NaiadError as error:
+            folder = replace(plan.folder, versions=versions)
+            error.advice = self._advisor.advise(folder, plan.override.config_json, error)
+            raise
+
+    def _step_models(self, config: ModelConfig) -> StepModels | None:
+        """The models that an ensemble names, and those that it may have meant."""
+        folders = self._repositories.folders()
+        folders.pop(config.name, None)
+        configs = {}
+        for step in config.ensemble_scheduling.step:
+            name = nearest(step.model_name, list(folders), 1 if step.model_name in folders else 0.5)
+            if name is None:
+                continue
+            try:
+                configs[name] = self._config_of(folders[name])
+            except NaiadError:
+                return None
+        return StepModels(configs, {name: folders[name].versions for name in configs})
+
+    def _config_of(self, folder: ModelFolder) -> ModelConfig:
+        """A model's config with its tensors, as far as they can be known without loading it."""
+        local, files = self._repositories.localize(folder)
+        try:
+            config = self._read_config(local, Override())
+            if local.versions and not (config.input and config.output):
+                version = local.versions[-1]
+                subject = Subject(
+                    folder.name, version, local.version_path(version), tuple(list_artifacts(local))
+                )
+                config = self._advisor.infer_config(config, subject) or config
+            return config
+        finally:
+            if files is not None:
+                files.remove()
 
     def _place(
         self, model: ModelId, override: Override

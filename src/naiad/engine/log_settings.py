@@ -2,8 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Final
 
 from naiad.protocol.log_settings import LogSettingsUpdate, LogSettingValues
+
+# A record with this attribute set holds lines to be read as they are, such as a table: they follow
+# the line that the format begins, unquoted.
+IS_BLOCK: Final = "is_block"
 
 
 class LogSettings:

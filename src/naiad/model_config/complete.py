@@ -5,7 +5,7 @@ ValidateOutputs) and ``onnxruntime_utils.cc`` (CompareDimsSupported).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn, cast
 
 from naiad.errors import InternalError, InvalidArgumentError
@@ -51,6 +51,25 @@ class ArtifactSignature:
     inputs: Sequence[ArtifactTensor]
     outputs: Sequence[ArtifactTensor]
     overridable_inputs: Sequence[ArtifactTensor] = ()
+
+
+def with_shape(
+    signature: ArtifactSignature, name: str, shape: tuple[int, ...]
+) -> ArtifactSignature:
+    """The same signature, but for the shape of one tensor."""
+    sides = [
+        [replace(tensor, shape=shape) if tensor.name == name else tensor for tensor in tensors]
+        for tensors in (signature.inputs, signature.outputs)
+    ]
+    return ArtifactSignature(sides[0], sides[1], signature.overridable_inputs)
+
+
+def read_signature(config: ModelConfig) -> ArtifactSignature:
+    """The tensors of a model from a config that was completed from its file alone."""
+    return ArtifactSignature(
+        [_artifact_tensor(tensor, config) for tensor in config.input],
+        [_artifact_tensor(tensor, config) for tensor in config.output],
+    )
 
 
 def complete_config(
@@ -118,6 +137,12 @@ def check_against_artifact(config: ModelConfig, signature: ArtifactSignature) ->
     _check_outputs(config, {tensor.name: tensor for tensor in signature.outputs})
     for state in config.sequence_batching.state:
         _find("input", state.input_name, inputs)
+
+
+def _artifact_tensor(tensor: ModelInput | ModelOutput, config: ModelConfig) -> ArtifactTensor:
+    dims = tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+    shape = (-1, *dims) if config.max_batch_size else dims
+    return ArtifactTensor(tensor.name, BY_CONFIG_NUMBER.get(tensor.data_type), shape)
 
 
 def format_shape(shape: Iterable[int]) -> str:

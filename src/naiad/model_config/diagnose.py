@@ -5,21 +5,25 @@ copy of the config on the way. It reads values only: what the model file declare
 `ArtifactSignature`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Final
 
+from google.protobuf.message import Message
+
 from naiad.inference.datatypes import BY_CONFIG_NUMBER
-from naiad.model_config.config_text import ConfigText, FieldPath
+from naiad.model_config.config_text import FieldPath
 from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
 from naiad.model_config.text_edit import format_fields, without
+from naiad.model_config.text_repair import find_variables
 
 # A parameter with this key silences findings: codes of SILENCEABLE, separated by commas.
 IGNORE_PARAMETER: Final = "naiad.check.ignore"
 # What a team may want as it is; every other finding is about a model that would not load or answer.
 SILENCEABLE: Final = frozenset({"batch-axis-twice", "fixed-dim", "label-count", "torchscript-name"})
 _NEAR: Final = 0.5
+_TEMPLATE_FIELDS: Final = ("name", "backend", "platform", "default_model_filename")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +98,20 @@ class Diagnosis:
         """The config as it should be."""
         return without(self.wanted, self.removed)
 
-    def findings(self) -> list[Finding]:
-        """All findings, each with the block of the final correction."""
-        return [self._complete(finding) for finding in self._findings]
+    def findings(self, write: Callable[[Message], str] = format_fields) -> list[Finding]:
+        """All findings, each with the block of the final correction.
 
-    def _complete(self, finding: Finding) -> Finding:
+        Args:
+            write: the language of the blocks.
+        """
+        return [self._complete(finding, write) for finding in self._findings]
+
+    def _complete(self, finding: Finding, write: Callable[[Message], str]) -> Finding:
         if finding.block or not finding.is_fixable:
             return finding
-        return Finding(
-            finding.code, finding.problem, finding.why, finding.path, self._block(finding.path)
-        )
+        return replace(finding, block=self._block(finding.path, write))
 
-    def _block(self, path: FieldPath) -> str:
+    def _block(self, path: FieldPath, write: Callable[[Message], str]) -> str:
         """The corrected field that a path leads into, from the top level of the config on."""
         if not path:
             return ""
@@ -127,14 +133,24 @@ class Diagnosis:
             setattr(subset, name, value)
             if value == 0:
                 return f"{name}: 0"
-        return format_fields(subset) or f"# nothing: take {name} out"
+        return write(subset) or f"# nothing: take {name} out"
 
 
-def format_finding(finding: Finding, source: str, text: ConfigText) -> str:
-    """A finding as people read it: the position alone on a line, then problem, reason and block."""
-    line, column = text.find(finding.path)
-    lines = [f"{source}:{line}:{column}", f"{finding.problem} {finding.why}".strip()]
-    return "\n".join([*lines, *([finding.block] if finding.block else [])])
+def format_finding(finding: Finding, place: str, note: str = "") -> list[str]:
+    """A finding as people read it: the place alone on a line, then problem, reason and block.
+
+    Args:
+        finding: with its block.
+        place: ``path:line:column``, which terminals and editors make a link of.
+        note: that follows the code.
+    """
+    lines = [place, f"[{finding.code}]{note} {finding.problem}"]
+    if finding.why:
+        lines.append(finding.why)
+    if finding.block:
+        lines.append("Corrected:" if finding.is_fixable else "To correct it:")
+        lines.extend(f"  {line}" for line in finding.block.splitlines())
+    return lines
 
 
 def nearest(name: str, candidates: Sequence[str], cutoff: float = _NEAR) -> str | None:
@@ -148,6 +164,27 @@ def type_name(number: int) -> str:
     """A datatype as a config writes it."""
     datatype = BY_CONFIG_NUMBER.get(number)
     return "no data_type" if datatype is None else datatype.config_name
+
+
+def diagnose_variables(diagnosis: Diagnosis, directory_name: str) -> set[str]:
+    """Variables of a template in the names of a config; returns those that are noted."""
+    wanted = diagnosis.wanted
+    taken = set()
+    for name in _TEMPLATE_FIELDS:
+        variables = find_variables(getattr(wanted, name))
+        if variables:
+            variable = variables[0][1]
+            taken.add(variable)
+            setattr(wanted, name, directory_name if name == "name" else "")
+            diagnosis.add(
+                Finding(
+                    "template-variable",
+                    f"The template variable {variable} was left in.",
+                    "Nothing replaces it when the model is loaded.",
+                    (name,),
+                )
+            )
+    return taken
 
 
 def diagnose_name(diagnosis: Diagnosis, directory_name: str) -> None:
@@ -262,6 +299,16 @@ def _diagnose_group(
 ) -> None:
     path: FieldPath = ("instance_group", index, "gpus")
     given = list(group.gpus)
+    if group.count < 0:
+        diagnosis.add(
+            Finding(
+                "instance-count",
+                f"The instance group has the count {group.count}.",
+                "It counts instances; without one the backend's default is taken.",
+                ("instance_group", index, "count"),
+            )
+        )
+        group.ClearField("count")
     if group.kind in {ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL} and given:
         kind = ModelInstanceGroup.Kind.Name(group.kind)
         del group.gpus[:]
@@ -280,7 +327,8 @@ def _diagnose_group(
             Finding(
                 "no-gpu",
                 "The instance group asks for KIND_GPU.",
-                "This server has no GPU. KIND_AUTO takes one where there is one.",
+                "This server has no GPU. KIND_AUTO takes one where there is one; with "
+                "--gpu-fallback=cpu the server runs such groups on the CPU.",
                 ("instance_group", index, "kind"),
             )
         )
@@ -300,6 +348,8 @@ def _diagnose_group(
 
 def locate(message: str, config: ModelConfig) -> FieldPath:
     """The field that a text of validation speaks of; () where it can't be told."""
+    if "warmup" in message:
+        return ("model_warmup",)
     for name in ("input", "output"):
         for index, tensor in enumerate(getattr(config, name)):
             if tensor.name and f"'{tensor.name}'" in message:

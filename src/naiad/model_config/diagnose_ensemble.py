@@ -38,6 +38,7 @@ def diagnose_ensemble(
         models: complete configs of the repository's other models, by name.
         versions: that each of them has.
     """
+    _diagnose_platform(diagnosis)
     for name in _NOT_OF_ENSEMBLES:
         _diagnose_setting(diagnosis, name)
     steps = diagnosis.wanted.ensemble_scheduling.step
@@ -55,6 +56,25 @@ def diagnose_ensemble(
             if tensor.name in by_tensor:
                 _compare(diagnosis, (role, index), tensor, by_tensor[tensor.name])
     _validate(diagnosis)
+
+
+def _diagnose_platform(diagnosis: Diagnosis) -> None:
+    config = diagnosis.wanted
+    for name, given in (("platform", config.platform), ("backend", config.backend)):
+        expected = ENSEMBLE_PLATFORM if name == "platform" else ""
+        if given in {"", expected}:
+            continue
+        config.platform = ENSEMBLE_PLATFORM
+        config.backend = ""
+        diagnosis.add(
+            Finding(
+                "platform-differs",
+                f"The {name} of the ensemble is '{given}'.",
+                f"A model with ensemble_scheduling has the platform '{ENSEMBLE_PLATFORM}' and no "
+                "backend.",
+                (name,),
+            )
+        )
 
 
 def _diagnose_setting(diagnosis: Diagnosis, name: str) -> None:

@@ -5,6 +5,7 @@ It is protobuf's JSON mapping with field names as in the proto file, defaults wr
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import numpy as np
@@ -39,6 +40,16 @@ def config_to_json(config: schema.ModelConfig) -> dict[str, Any]:
     return _message_to_json(config)
 
 
+def format_fields_json(message: Message) -> str:
+    """The fields that a message of the schema has, as members of a JSON object without its braces.
+
+    Those at their default are left out, as a person would who writes the config of a load request.
+    """
+    text = orjson.dumps(_message_to_json(message, is_sparse=True), option=orjson.OPT_INDENT_2)
+    lines = text.decode().splitlines()[1:-1]
+    return "\n".join(line.removeprefix("  ") for line in lines)
+
+
 def parse_config_json(text: str | bytes) -> schema.ModelConfig:
     """Read the ``config`` parameter of a load request.
 
@@ -67,18 +78,21 @@ def _invalid(detail: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"Invalid config override: {detail}")
 
 
-def _message_to_json(message: Message) -> dict[str, Any]:
+def _message_to_json(message: Message, *, is_sparse: bool = False) -> dict[str, Any]:
     members: dict[str, Any] = {}
+    present = {field.number for field, _ in message.ListFields()}
     for field in cast("Descriptor", message.DESCRIPTOR).fields:
+        if is_sparse and field.number not in present:
+            continue
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            write = _writer(field.message_type.fields_by_name["value"])
+            write = _writer(field.message_type.fields_by_name["value"], is_sparse=is_sparse)
             members[field.name] = {str(key): write(value[key]) for key in sorted(value)}
         elif field.is_repeated:
-            write = _writer(field)
+            write = _writer(field, is_sparse=is_sparse)
             members[field.name] = [write(item) for item in value]
         elif _is_printed(message, field, value):
-            members[field.name] = _writer(field)(value)
+            members[field.name] = _writer(field, is_sparse=is_sparse)(value)
     return members
 
 
@@ -88,10 +102,10 @@ def _is_printed(message: Message, field: FieldDescriptor, value: Any) -> bool:
     return field.full_name not in _YOUNG_FIELDS or value != field.default_value
 
 
-def _writer(field: FieldDescriptor) -> Callable[[Any], Any]:
+def _writer(field: FieldDescriptor, *, is_sparse: bool) -> Callable[[Any], Any]:
     """What turns one value of the field into JSON."""
     if field.message_type is not None:
-        return _message_to_json
+        return partial(_message_to_json, is_sparse=is_sparse)
     if field.enum_type is not None:
         names = {value.number: value.name for value in field.enum_type.values}
         return lambda number: names.get(number, number)

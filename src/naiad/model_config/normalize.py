@@ -168,7 +168,7 @@ def _fill_instance_groups(
         if group.kind == ModelInstanceGroup.KIND_AUTO:
             has_gpus = bool(gpu_ids) and set(group.gpus) <= set(gpu_ids)
             group.kind = ModelInstanceGroup.KIND_GPU if has_gpus else ModelInstanceGroup.KIND_CPU
-        if group.count < 1:
+        if not group.count:
             on_cpu = group.kind == ModelInstanceGroup.KIND_CPU
             usual = 2 if on_cpu and config.backend in _TWO_INSTANCE_BACKENDS else 1
             group.count = usual if default_count is None else default_count

@@ -250,6 +250,9 @@ def _validate_instance_groups(config: ModelConfig, gpu_ids: Sequence[int]) -> No
         _fail(f"must specify one or more 'instance group's for {config.name}")
     for group in config.instance_group:
         label = f"instance group {group.name} of model {config.name}"
+        if group.count < 0:
+            # Triton takes it for the default, and nobody is told of the slip.
+            _fail(f"{label} has count {group.count}; it counts instances, and 0 takes the default")
         if group.kind == ModelInstanceGroup.KIND_GPU:
             _validate_gpu_group(group, label, gpu_ids)
         elif group.gpus:

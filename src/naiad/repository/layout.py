@@ -133,7 +133,7 @@ def read_config(
             model folder.
         InternalError: the file can't be read.
     """
-    path = _find_config(folder, config_name)
+    path = find_config(folder, config_name)
     if path is None:
         if is_required:
             raise InvalidArgumentError(
@@ -150,6 +150,27 @@ def read_config(
         column = error.start - content.rfind(b"\n", 0, error.start)
         raise ConfigSyntaxError(str(path), line, column, "not UTF-8 text") from error
     return parse_config(text, str(path))
+
+
+def find_config(folder: ModelFolder, config_name: str = "") -> Path | None:
+    """The config file of a model; None where it has none.
+
+    Args:
+        folder: of the model.
+        config_name: of the file ``configs/<name>.pbtxt`` to take where the model has one.
+
+    Raises:
+        InvalidArgumentError: the path leaves the model folder.
+    """
+    names = [CONFIG_FILENAME]
+    if config_name:
+        names.insert(0, f"{_CUSTOM_CONFIG_FOLDER}/{config_name}.pbtxt")
+    for name in names:
+        path = folder.path / name
+        if path.exists():
+            resolve_inside(folder.path, name)
+            return path
+    return None
 
 
 def list_artifacts(folder: ModelFolder) -> list[str]:
@@ -216,18 +237,6 @@ def _subfolders(path: Path) -> list[str]:
         return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
     except OSError as error:
         raise InternalError(f"failed to stat file {path}: {error.strerror}") from error
-
-
-def _find_config(folder: ModelFolder, config_name: str) -> Path | None:
-    names = [CONFIG_FILENAME]
-    if config_name:
-        names.insert(0, f"{_CUSTOM_CONFIG_FOLDER}/{config_name}.pbtxt")
-    for name in names:
-        path = folder.path / name
-        if path.exists():
-            resolve_inside(folder.path, name)
-            return path
-    return None
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -135,6 +135,10 @@ class Repositories:
             if not folder.problem
         }
 
+    def folders(self) -> dict[str, ModelFolder]:
+        """Every model as it lies in its repository, by name; of several with one name, the last."""
+        return {model.name: folder for model, folder in self._scan().items()}
+
     def find(self, model: ModelId) -> ModelFolder | None:
         """A model as it lies in its repository; None where it isn't there.
 

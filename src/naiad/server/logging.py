@@ -12,17 +12,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from naiad.engine.log_settings import IS_BLOCK
 from naiad.protocol.log_settings import LogSettingValues
-
-# A record with this attribute set holds a table: its lines follow the line that the format begins.
-IS_TABLE: Final = "is_table"
 
 _LETTERS: Final = {logging.ERROR: "E", logging.WARNING: "W", logging.CRITICAL: "E"}
 _ROOT: Final = "naiad"
 
 
 class TritonFormatter(logging.Formatter):
-    """Formats a record as one line, unless it is a table."""
+    """Formats a record as one line, unless it is a block."""
 
     def __init__(self, log_format: str) -> None:
         super().__init__()
@@ -34,7 +32,7 @@ class TritonFormatter(logging.Formatter):
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
         head = self._head(record)
-        if getattr(record, IS_TABLE, False):
+        if getattr(record, IS_BLOCK, False):
             return f"{head}\n{message}"
         return f"{head}{json.dumps(message, ensure_ascii=False)}"
 

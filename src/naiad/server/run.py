@@ -17,9 +17,10 @@ import orjson
 
 from naiad.clock import Clock, SystemClock
 from naiad.engine.engine import IndexEntry
+from naiad.engine.log_settings import IS_BLOCK
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnavailableError
 from naiad.server.build import VERSION, Server, build_server
-from naiad.server.logging import IS_TABLE, ServerLog, format_table
+from naiad.server.logging import ServerLog, format_table
 from naiad.server.rate_limit_option import RateLimit
 from naiad.server.settings import Settings
 
@@ -237,7 +238,7 @@ def _describe_failures(settings: Settings, failures: Mapping[str, NaiadError]) -
 
 
 def _log_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    _log.info("%s", format_table(headings, rows), extra={IS_TABLE: True})
+    _log.info("%s", format_table(headings, rows), extra={IS_BLOCK: True})
 
 
 def _backend_rows(server: Server, settings: Settings) -> list[tuple[str, str, str]]:
@@ -265,7 +266,7 @@ def _model_rows(index: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
 def _status(entry: IndexEntry) -> str:
     if entry.lacks_versions:
         return "Not loaded: No model version was found"
-    return f"{entry.state}: {entry.reason}" if entry.reason else str(entry.state)
+    return f"{entry.state}: {entry.cause}" if entry.cause else str(entry.state)
 
 
 def _option_rows(server: Server, settings: Settings) -> list[tuple[str, str]]:

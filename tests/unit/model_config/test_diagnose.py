@@ -1,5 +1,7 @@
 """Findings about values of a config, and their blocks."""
 
+import json
+
 import pytest
 
 from naiad.inference.datatypes import FP32, INT64
@@ -14,6 +16,7 @@ from naiad.model_config.diagnose import (
     nearest,
 )
 from naiad.model_config.diagnose_tensors import Evidence, diagnose_tensors
+from naiad.model_config.json_format import format_fields_json
 from naiad.model_config.text_format import parse_config
 
 SIGNATURE = ArtifactSignature(
@@ -99,14 +102,23 @@ def test_block_is_of_the_whole_correction() -> None:
 def test_finding_as_people_read_it() -> None:
     text = tensors("[ -1, -1 ]")
     (finding,) = diagnose(text).findings()
+    line, column = ConfigText(text).find(finding.path)
 
-    place, sentence, *block = format_finding(finding, "m/config.pbtxt", ConfigText(text)).split(
-        "\n"
-    )
+    place, problem, why, heading, *block = format_finding(finding, f"config.pbtxt:{line}:{column}")
 
-    assert place == "m/config.pbtxt:2:48"
-    assert "max_batch_size 8 puts the batch axis in front" in sentence
-    assert block[0] == "input ["
+    assert place == "config.pbtxt:2:48"
+    assert problem == "[batch-axis-in-dims] The input 'tokens' has the dims [-1, -1]."
+    assert "max_batch_size 8 puts the batch axis in front" in why
+    assert heading == "Corrected:"
+    assert block[0] == "  input ["
+
+
+def test_block_as_json() -> None:
+    (finding,) = diagnose(tensors("[ -1, -1 ]")).findings(format_fields_json)
+
+    assert json.loads("{" + finding.block + "}") == {
+        "input": [{"name": "tokens", "data_type": "TYPE_INT64", "dims": [-1]}]
+    }
 
 
 def test_fork_leaves_the_first_as_it_is() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from naiad.engine.log_settings import IS_BLOCK
 from naiad.protocol.log_settings import LogSettingValues
-from naiad.server.logging import IS_TABLE, ServerLog, TritonFormatter, format_table
+from naiad.server.logging import ServerLog, TritonFormatter, format_table
 
 LOGGER = logging.getLogger("naiad.test")
 
@@ -42,7 +43,7 @@ def test_a_message_stays_on_its_line() -> None:
 
 def test_a_table_follows_its_line() -> None:
     record = make_record(logging.INFO, "+--+\n|  |\n+--+")
-    setattr(record, IS_TABLE, True)
+    setattr(record, IS_BLOCK, True)
     line = TritonFormatter("default").format(record)
     assert line == "I1130 15:49:56.164807 981 lifecycle.py:47] \n+--+\n|  |\n+--+"
 

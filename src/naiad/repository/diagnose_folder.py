@@ -4,9 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, Protocol
 
-from naiad.check.trial import Subject, Trials
 from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.model_config.diagnose import Diagnosis, Finding, nearest
 from naiad.model_config.normalize import PLATFORM_BACKENDS, normalize_config
@@ -35,10 +34,50 @@ _TRITON_BACKENDS: Final = frozenset(
     {"dali", "fil", "openvino", "python", "tensorflow", "tensorrt", "tensorrtllm", "vllm"}
 )
 _DEFAULT_FILES: Final = {"pytorch": "model.pt", "onnxruntime": "model.onnx", "python": "model.py"}
+_USUAL_FILES: Final = ("model.onnx", "model.pt", "model.pt2", "model.py")
 # Beside a model file, these belong to it.
 _COMPANIONS: Final = (".data", ".bin", ".safetensors")
 # v1, version_2, 003: a person reads a version, and Triton passes over it.
 _ALMOST_VERSION: Final = re.compile(r"(?:v|version[-_]?)?0*([1-9]\d*)", re.IGNORECASE)
+
+
+class Backends(Protocol):
+    """What a server has to run models with."""
+
+    @property
+    def backend_names(self) -> tuple[str, ...]:
+        """Every backend that a config may name."""
+        ...
+
+    @property
+    def gpu_ids(self) -> Sequence[int] | None:
+        """The GPUs of the server; None where the models are meant for another one."""
+        ...
+
+    def check_backend(self, name: str) -> None:
+        """Import a backend.
+
+        Raises:
+            NaiadError: there is none of that name, or its framework is not installed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The version of a model that is looked at.
+
+    Attributes:
+        name: of the model.
+        version: of the version whose file is run.
+        directory: that the model file lies in.
+        artifacts: names in that folder.
+    """
+
+    name: str
+    version: int
+    directory: Path
+    artifacts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +114,7 @@ class Layout:
         self.findings.append((finding, place))
 
 
-def diagnose_folder(diagnosis: Diagnosis, folder: ModelFolder, trials: Trials) -> Layout:
+def diagnose_folder(diagnosis: Diagnosis, folder: ModelFolder, backends: Backends) -> Layout:
     """Find the version to try, its backend and model file; correct how the config names them."""
     layout = Layout()
     if diagnosis.wanted.HasField("ensemble_scheduling"):
@@ -93,12 +132,21 @@ def diagnose_folder(diagnosis: Diagnosis, folder: ModelFolder, trials: Trials) -
         directory = found
     names = tuple(sorted(entry.name for entry in directory.iterdir()))
     subject = Subject(folder.name, version, directory, names)
-    layout.skipped = _elsewhere(diagnosis, trials)
-    has_backend = not layout.skipped and _diagnose_backend(diagnosis, names, trials)
+    layout.skipped = _elsewhere(diagnosis, backends)
+    has_backend = not layout.skipped and _diagnose_backend(diagnosis, names, backends)
     has_file = has_backend and _diagnose_model_file(diagnosis, layout, subject)
     if has_file and _is_contained(diagnosis, layout, folder, version):
         layout.subject = subject
     return layout
+
+
+def find_model_file(config: ModelConfig, subject: Subject) -> Path | None:
+    """The file that a config has loaded; None for a backend without one, or where it is missing."""
+    usual = (name for name in _USUAL_FILES if name in subject.artifacts)
+    path = subject.directory / (config.default_model_filename or next(usual, ""))
+    if path.is_dir():
+        path /= path.name
+    return path if path.is_file() else None
 
 
 def diagnose_labels(diagnosis: Diagnosis, folder: ModelFolder) -> None:
@@ -262,7 +310,7 @@ def _report_version_folder(layout: Layout, folder: ModelFolder, why: str) -> Non
     )
 
 
-def _diagnose_backend(diagnosis: Diagnosis, names: Sequence[str], trials: Trials) -> bool:
+def _diagnose_backend(diagnosis: Diagnosis, names: Sequence[str], backends: Backends) -> bool:
     """Whether the backend is one that can be tried, after correction."""
     config = diagnosis.wanted
     by_file = _backend_of_files(names)
@@ -283,18 +331,18 @@ def _diagnose_backend(diagnosis: Diagnosis, names: Sequence[str], trials: Trials
         )
         return bool(by_file)
     try:
-        trials.check_backend(backend)
+        backends.check_backend(backend)
     except NaiadError as error:
-        return _report_backend(diagnosis, backend, by_file, trials.backend_names, error.message)
+        return _report_backend(diagnosis, backend, by_file, backends.backend_names, error.message)
     return True
 
 
-def _elsewhere(diagnosis: Diagnosis, trials: Trials) -> str:
+def _elsewhere(diagnosis: Diagnosis, backends: Backends) -> str:
     """Why a model for another server can't be run here: Triton has the backend, and Naiad not."""
     config = diagnosis.wanted
     backend = config.backend or PLATFORM_BACKENDS.get(config.platform, "")
-    is_known = backend in _TRITON_BACKENDS and backend not in trials.backend_names
-    if trials.gpu_ids is None and is_known:
+    is_known = backend in _TRITON_BACKENDS and backend not in backends.backend_names
+    if backends.gpu_ids is None and is_known:
         return f"the backend '{backend}' is not one that runs here"
     return ""
 

@@ -8,9 +8,9 @@ import onnx
 import pytest
 from tests.support.repository_builder import mlp_model
 
-from naiad.check.onnx_file import read_onnx_file
-from naiad.check.torchscript_file import is_exported_program, read_forward
 from naiad.errors import InvalidArgumentError
+from naiad.repository.onnx_file import read_onnx_file
+from naiad.repository.torchscript_file import is_exported_program, read_forward
 
 # What a pickle of an object of class __torch__.nets.Net begins with.
 PICKLE = b"\x80\x02c__torch__.nets\nNet\nq\x00)\x81."
