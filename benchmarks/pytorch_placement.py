@@ -6,8 +6,8 @@ Three questions, each answered in processes of their own and as a ratio inside o
    imported torch, beside one that has run, beside one that is busy, and beside one that is busy in
    another process.
 2. What memory does each arrangement take?
-3. What does a request cost on its way to a child and back, through shared memory and a pipe,
-   against a hand-over to a thread?
+3. What does a request cost with the parameter IN_PROCESS as "false", through the channel to a
+   process and back, against a hand-over to a thread?
 
 Run: python benchmarks/pytorch_placement.py [--seconds 3] [--rounds 3] [--threads 1]
 """
@@ -22,12 +22,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing import shared_memory
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
+
+from naiad.backends.base import ModelSource
+from naiad.backends.registry import BackendRegistry
+from naiad.model_config.schema import ModelConfig, ModelInput, ModelOutput
 
 WIDTH, ROWS = 512, 8
 ARRANGEMENTS = ("alone", "imported", "ran", "busy thread", "busy child")
@@ -152,78 +155,46 @@ def run_torch(stop: Any, calls: Any, threads: int, limit: int | None = None) -> 
 
 
 def measure_way(how: str, seconds: float) -> dict[str, float]:
-    """One request at a time through a thread, or through a child and shared memory."""
+    """One request at a time to a thread of an instance, in this process or in one of its own."""
     way, _, size = how.partition(" ")
-    array = np.ones((1, SIZES[size]), np.float32)
-    return summary((through_thread if way == "thread" else through_child)(array, seconds))
+    rows = {"x": np.ones((1, SIZES[size]), np.float32)}
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_identity(Path(folder), is_child=way == "child")
+        instance: Any = BackendRegistry().get("pytorch").load(source).create_instance(0)
+        inbox: SimpleQueue[Any] = SimpleQueue()
+        outbox: SimpleQueue[Any] = SimpleQueue()
+
+        def work() -> None:
+            while (given := inbox.get()) is not None:
+                outbox.put(instance.execute(given, ["y"]))
+            instance.close()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+
+        def call() -> None:
+            inbox.put(rows)
+            outbox.get()
+
+        durations = time_calls(call, seconds)
+        inbox.put(None)
+        thread.join()
+    return summary(durations)
 
 
-def through_thread(array: Any, seconds: float) -> list[float]:
-    """As the server hands batches to an instance in its process."""
-    import torch  # noqa: PLC0415
-
-    inbox: SimpleQueue[Any] = SimpleQueue()
-    outbox: SimpleQueue[Any] = SimpleQueue()
-
-    def work() -> None:
-        while (given := inbox.get()) is not None:
-            outbox.put(torch.from_numpy(given).numpy())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-
-    def call() -> None:
-        inbox.put(array)
-        outbox.get()
-
-    durations = time_calls(call, seconds)
-    inbox.put(None)
-    thread.join()
-    return durations
-
-
-def through_child(array: Any, seconds: float) -> list[float]:
-    """The tensor is copied into shared memory and the answer out of it; a pipe wakes."""
-    region = shared_memory.SharedMemory(create=True, size=2 * array.nbytes)
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=serve_region, args=(theirs, region.name, array.size))
-    child.start()
-    ours.recv()
-    durations = exchange(region.buf, array, ours, seconds)
-    ours.send_bytes(b"")
-    child.join()
-    region.close()
-    region.unlink()
-    return durations
-
-
-def exchange(buffer: Any, array: Any, connection: Any, seconds: float) -> list[float]:
-    """The parent's half: copy in, wake, wait, copy out."""
-    given = np.ndarray(array.shape, array.dtype, buffer)
-    answer = np.ndarray(array.shape, array.dtype, buffer, offset=array.nbytes)
-
-    def call() -> None:
-        given[:] = array
-        connection.send_bytes(b"1")
-        connection.recv_bytes()
-        answer.copy()
-
-    return time_calls(call, seconds)
-
-
-def serve_region(connection: Any, name: str, size: int) -> None:
-    """The child's half."""
-    import torch  # noqa: PLC0415
-
-    region = shared_memory.SharedMemory(name)
-    # The region lives as long as the process; closing it would have to wait for the arrays.
-    given = np.ndarray((1, size), np.float32, region.buf)
-    answer = np.ndarray((1, size), np.float32, region.buf, offset=given.nbytes)
-    connection.send("ready")
-    while connection.recv_bytes():
-        answer[:] = torch.from_numpy(given).numpy()
-        connection.send_bytes(b"1")
+def write_identity(folder: Path, *, is_child: bool) -> ModelSource:
+    """A model that gives its input back."""
+    code = "import torch\nclass Same(torch.nn.Identity):\n    pass\n"
+    (folder / "model.py").write_text(code)
+    config = ModelConfig(
+        name="same",
+        backend="pytorch",
+        runtime="model.py",
+        input=[ModelInput(name="x", data_type="TYPE_FP32", dims=[1, -1])],
+        output=[ModelOutput(name="y", data_type="TYPE_FP32", dims=[1, -1])],
+    )
+    config.parameters["IN_PROCESS"].string_value = str(not is_child)
+    return ModelSource("same", 1, config, folder)
 
 
 def time_calls(call: Any, seconds: float) -> list[float]:

@@ -147,8 +147,8 @@ class RequestBatch(Protocol):
 
 
 @runtime_checkable
-class RequestInstance(Protocol):
-    """A runnable copy of a model that sees requests as they are, unmerged."""
+class WatchedInstance(Protocol):
+    """An instance that can be lost, and come back, while its model serves."""
 
     @property
     def is_ready(self) -> bool:
@@ -172,6 +172,11 @@ class RequestInstance(Protocol):
     def watch(self, on_change: Callable[[], None]) -> None:
         """Have a function called, by any thread, when one of the above changes."""
         ...
+
+
+@runtime_checkable
+class RequestInstance(WatchedInstance, Protocol):
+    """A runnable copy of a model that sees requests as they are, unmerged."""
 
     def execute_requests(self, batch: RequestBatch) -> None:
         """Begin a batch; may return before it is finished. Must not raise."""

@@ -1,7 +1,7 @@
-"""Instances that see requests, for callers that have whole batches and no engine."""
+"""Instances that see requests, for callers that have whole batches."""
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -32,6 +32,25 @@ class MergedInstance:
     def __init__(self, instance: RequestInstance, signature: ModelSignature) -> None:
         self._instance = instance
         self._signature = signature
+
+    @property
+    def is_ready(self) -> bool:
+        """See `WatchedInstance`."""
+        return self._instance.is_ready
+
+    @property
+    def is_lost(self) -> bool:
+        """See `WatchedInstance`."""
+        return self._instance.is_lost
+
+    @property
+    def failure(self) -> str:
+        """See `WatchedInstance`."""
+        return self._instance.failure
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """See `WatchedInstance`."""
+        self._instance.watch(on_change)
 
     def execute(
         self, inputs: Mapping[str, npt.NDArray[Any]], output_names: Sequence[str]

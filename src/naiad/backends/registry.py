@@ -5,6 +5,7 @@ the group ``naiad.backends``: the name is what model configs call it, the value 
 function without arguments, that makes a `naiad.backends.base.Backend`.
 """
 
+import functools
 import importlib
 import threading
 from collections.abc import Mapping
@@ -19,10 +20,23 @@ from naiad.errors import InvalidArgumentError, UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """A backend of this package.
+
+    Attributes:
+        module: where it is.
+        class_name: what makes it.
+        framework: that it imports.
+        install: the package that brings the framework.
+        has_choice: its models may run in processes of their own.
+        in_process_only: parameters of model configs that they then can't have.
+    """
+
     module: str
     class_name: str
     framework: str = ""
     install: str = ""
+    has_choice: bool = False
+    in_process_only: tuple[str, ...] = ()
 
 
 _ENTRIES: Final[Mapping[str, _Entry]] = MappingProxyType(
@@ -36,7 +50,12 @@ _ENTRIES: Final[Mapping[str, _Entry]] = MappingProxyType(
         ),
         "python": _Entry("naiad.backends.python.backend", "PythonBackend"),
         "pytorch": _Entry(
-            "naiad.backends.pytorch.backend", "PyTorchBackend", "torch", "naiad[torch]"
+            "naiad.backends.pytorch.backend",
+            "PyTorchBackend",
+            "torch",
+            "naiad[torch]",
+            has_choice=True,
+            in_process_only=("ENABLE_WEIGHT_SHARING",),
         ),
     }
 )
@@ -96,8 +115,10 @@ class BackendRegistry:
             return backend
 
     def _create(self, name: str) -> Backend:
+        if name in _ENTRIES and _ENTRIES[name].has_choice:
+            return _create_choice(name, _ENTRIES[name])
         if name in _ENTRIES:
-            return _create_own(name, _ENTRIES[name])
+            return make_in_process(name)
         if name in self._installed:
             return _create_installed(self._installed[name])
         advice = _ADVICE.get(name, f"Available backends: {', '.join(self.names)}")
@@ -107,7 +128,13 @@ class BackendRegistry:
         )
 
 
-def _create_own(name: str, entry: _Entry) -> Backend:
+def make_in_process(name: str) -> Backend:
+    """A backend of this package that runs models in this process.
+
+    Raises:
+        UnsupportedError: its framework isn't installed; the message says how to install it.
+    """
+    entry = _ENTRIES[name]
     try:
         module = importlib.import_module(entry.module)
     except ModuleNotFoundError as error:
@@ -118,6 +145,19 @@ def _create_own(name: str, entry: _Entry) -> Backend:
             f"run: pip install '{entry.install}'"
         ) from error
     return cast("Backend", getattr(module, entry.class_name)())
+
+
+def _create_choice(name: str, entry: _Entry) -> Backend:
+    # Imported here and not above, since few servers start processes.
+    choice = importlib.import_module("naiad.backends.child.choice")
+    child = importlib.import_module("naiad.backends.child.backend")
+    return cast(
+        "Backend",
+        choice.ProcessChoice(
+            functools.partial(make_in_process, name),
+            child.ChildBackend(name, entry.in_process_only),
+        ),
+    )
 
 
 def _create_installed(point: EntryPoint) -> Backend:

@@ -9,10 +9,11 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from naiad.backends.base import Instance, RequestInstance
+from naiad.backends.base import Instance, RequestInstance, WatchedInstance
 from naiad.clock import Clock
 from naiad.engine.instances import Execution, InstanceThread, TensorAdapters
 from naiad.engine.ragged_tensors import Pieces
+from naiad.engine.readiness import Readiness
 from naiad.engine.request_instances import (
     AnswerHooks,
     RequestAnswers,
@@ -97,6 +98,8 @@ class Executor:
                         self._give_back,
                     )
                 )
+        # None where no instance can be lost.
+        self._readiness = self._watch(instances)
         self._idle = list(self._instances)
 
     def submit(self, request: InferRequest) -> None:
@@ -111,7 +114,7 @@ class Executor:
                 f"[request id: {request.request_id or '<id_unknown>'}] Server is stopping, "
                 "scheduler for model has stopped accepting new inference requests"
             )
-        if self._answers is not None and self._answers.is_lost():
+        if self._readiness is not None and self._readiness.is_lost():
             raise UnavailableError(self._problem_text())
         now_ns = self._clock.now_ns()
         self._scheduler.offer(request, now_ns)
@@ -144,7 +147,7 @@ class Executor:
 
     def problem(self) -> str:
         """Why the model can't run although it is loaded; empty where it can."""
-        return "" if self._answers is None else self._answers.problem()
+        return "" if self._readiness is None else self._readiness.problem()
 
     def look_again(self) -> None:
         """The scheduler may have a batch now that it had not before, though nothing arrived."""
@@ -295,7 +298,6 @@ class Executor:
                 _respond,
                 self._count_failure,
                 self._finish,
-                self._note_change,
                 self._note_idle,
                 self.statistics,
             ),
@@ -303,17 +305,27 @@ class Executor:
             sequence_tensors=sequence_tensors,
         )
 
+    def _watch(self, instances: Sequence[Instance | RequestInstance]) -> Readiness | None:
+        watched = {
+            thread: instance
+            for thread, instance in zip(self._instances, instances, strict=True)
+            if isinstance(instance, WatchedInstance)
+        }
+        if len(watched) < len(instances):
+            return None
+        return Readiness(watched, self._note_change)
+
     def _make_execution(self, batch: Batch, output_names: Sequence[str]) -> Execution:
         if self._answers is None:
             return Execution(batch, output_names)
         return self._answers.begin(batch, output_names)
 
     def _is_any_ready(self) -> bool:
-        return self._answers is None or self._answers.prefer_ready(self._idle)
+        return self._readiness is None or self._readiness.prefer_ready(self._idle)
 
     def _note_change(self) -> None:
         """An instance has become ready, or will never be."""
-        if self._answers is not None and self._answers.is_lost():
+        if self._readiness is not None and self._readiness.is_lost():
             error = UnavailableError(self._problem_text())
             now_ns = self._clock.now_ns()
             while (batch := self._scheduler.take(now_ns)) is not None:

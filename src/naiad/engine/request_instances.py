@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 from naiad.backends.base import Answer, ModelResponse, RequestInstance
 from naiad.clock import Clock
-from naiad.engine.instances import Execution, InstanceThread
+from naiad.engine.instances import Execution
 from naiad.engine.reshape import Reshaper
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.trace import record_execution
@@ -128,7 +128,6 @@ class AnswerHooks:
         respond: hand a response to whoever asked.
         count_failure: of a request, with the reason and the time.
         finish: an instance is free again.
-        change: an instance has become ready or unready.
         settle: a request has had its last response.
         statistics: where requests are counted.
     """
@@ -136,7 +135,6 @@ class AnswerHooks:
     respond: Callable[[InferRequest, InferResponse], None]
     count_failure: Callable[[InferRequest, FailureReason, int], None]
     finish: Callable[[RequestThread, RequestExecution], None]
-    change: Callable[[], None]
     settle: Callable[[], None]
     statistics: ModelStatistics
 
@@ -172,7 +170,6 @@ class RequestAnswers:
         self._statistics = hooks.statistics
         self._hooks = hooks
         self._is_order_preserved = is_order_preserved
-        self._threads: list[RequestThread] = []
         self._open: dict[InferRequest, RequestExecution] = {}
         self._loop = asyncio.get_running_loop()
         self._mail: deque[tuple[RequestExecution, InferRequest | None, ModelResponse | None]] = (
@@ -186,10 +183,7 @@ class RequestAnswers:
 
     def make_thread(self, index: int, instance: RequestInstance) -> RequestThread:
         """The thread of the instance number ``index``."""
-        thread = RequestThread(f"{self._name}_{index}", instance, self._clock)
-        self._threads.append(thread)
-        instance.watch(self._note_change)
-        return thread
+        return RequestThread(f"{self._name}_{index}", instance, self._clock)
 
     def begin(self, batch: Batch, output_names: Sequence[str]) -> RequestExecution:
         """A batch that an instance is about to get."""
@@ -198,29 +192,11 @@ class RequestAnswers:
             self._open[request] = execution
         return execution
 
-    def prefer_ready(self, idle: list[InstanceThread | RequestThread]) -> bool:
-        """Put an idle instance that is ready last; False where none is."""
-        for index in range(len(idle) - 1, -1, -1):
-            thread = idle[index]
-            if not isinstance(thread, RequestThread) or thread.instance.is_ready:
-                idle.append(idle.pop(index))
-                return True
-        return False
-
     def cancel(self, request: InferRequest) -> None:
         """Tell the instance that has a request that nobody waits for it any more."""
         execution = self._open.get(request)
         if execution is not None:
             execution.thread.instance.cancel(request)
-
-    def problem(self) -> str:
-        """Why no instance can run, or says that it can; empty while any can."""
-        failures = [thread.instance.failure for thread in self._threads]
-        return failures[0] if all(failures) else ""
-
-    def is_lost(self) -> bool:
-        """Whether no instance will ever run again."""
-        return all(thread.instance.is_lost for thread in self._threads)
 
     def success_count(self, execution: RequestExecution) -> int:
         """How many requests of a batch that is over have not failed, as far as is known."""
@@ -239,9 +215,6 @@ class RequestAnswers:
             self._take(execution, request, response)
 
     # From any thread.
-
-    def _note_change(self) -> None:
-        self._loop.call_soon_threadsafe(self._hooks.change)
 
     def inputs(self, request: InferRequest, row: SequenceRow | None) -> Mapping[str, Tensor]:
         """What the model gets; of a sequence, its controls and states too."""

@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 import pytest
 
-from naiad.backends.base import Instance, LoadedModel, ModelSource
+from naiad.backends.base import Backend, Instance, LoadedModel, ModelSource
+from naiad.backends.child.backend import ChildBackend
 from naiad.backends.registry import BackendRegistry
 from naiad.errors import NaiadError
 from naiad.inference import datatypes
@@ -47,6 +48,10 @@ def build_torchscript(directory: Path) -> None:
         torch.jit.save(module, directory / "model.pt")
 
 
+def build_for_child(directory: Path) -> None:
+    build_torchscript(directory)
+
+
 def build_module_file(directory: Path) -> None:
     code = "import torch\nclass Same(torch.nn.Identity):\n    pass\n"
     (directory / "model.py").write_text(code, encoding="utf-8")
@@ -62,6 +67,10 @@ CASES = [
     pytest.param("openvino", build_openvino, id="openvino"),
     pytest.param("pytorch", build_torchscript, id="pytorch", marks=pytest.mark.slow),
     pytest.param("pytorch", build_module_file, id="pytorch-class", marks=pytest.mark.slow),
+    # A process that imports torch for each instance: minutes.
+    pytest.param("pytorch", build_for_child, id="pytorch-child", marks=pytest.mark.full),
+    # What the above is made of, around a backend that is there at once.
+    pytest.param("child", build_nothing, id="child", marks=pytest.mark.slow),
 ]
 
 
@@ -70,23 +79,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("backend_name", "build"), CASES)
 
 
+def get_backend(name: str) -> Backend:
+    return ChildBackend("identity", ()) if name == "child" else BackendRegistry().get(name)
+
+
 @pytest.fixture
 def source(backend_name: str, build: Callable[[Path], None], tmp_path: Path) -> ModelSource:
     build(tmp_path)
     config = ModelConfig(
         name="same",
-        backend=backend_name,
+        backend="identity" if backend_name == "child" else backend_name,
         runtime="model.py" if build is build_module_file else "",
         max_batch_size=8,
         input=[ModelInput(name="INPUT0", data_type="TYPE_FP32", dims=[-1])],
         output=[ModelOutput(name="OUTPUT0", data_type="TYPE_FP32", dims=[-1])],
     )
+    if build is build_for_child:
+        config.parameters["IN_PROCESS"].string_value = "false"
     return ModelSource("same", 1, config, tmp_path)
 
 
 @pytest.fixture
 def model(source: ModelSource, backend_name: str) -> LoadedModel:
-    backend = BackendRegistry().get(backend_name)
+    backend = get_backend(backend_name)
     backend.complete_config(source)
     return backend.load(source)
 
@@ -163,9 +178,9 @@ def test_a_config_of_another_datatype_is_refused(source: ModelSource, backend_na
     if backend_name == "pytorch":
         pytest.skip("neither a TorchScript file nor a class says what datatypes it takes")
     source.config.output[0].data_type = DataType.TYPE_INT32
-    backend = BackendRegistry().get(backend_name)
+    backend = get_backend(backend_name)
     with pytest.raises(NaiadError) as failure:
-        backend.load(source)
+        backend.load(source).create_instance(0)
     assert "OUTPUT0" in failure.value.message
 
 
@@ -202,7 +217,9 @@ def test_batches_of_many_sizes_keep_their_rows(model: LoadedModel) -> None:
 def test_loading_and_unloading_leaves_no_memory_and_no_threads(
     source: ModelSource, backend_name: str, cycles: int
 ) -> None:
-    backend = BackendRegistry().get(backend_name)
+    if backend_name == "child" or "IN_PROCESS" in source.config.parameters:
+        pytest.skip("a process for each instance: child/test_child_backend.py has fewer of them")
+    backend = get_backend(backend_name)
     rows = np.ones((8, 32768), np.float32)  # 1 MiB
 
     def cycle() -> None:

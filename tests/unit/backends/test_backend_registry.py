@@ -97,7 +97,10 @@ def test_a_backend_of_another_package_that_can_not_be_made_is_named(
 
 SCRIPT = """
 import sys
+from pathlib import Path
+from naiad.backends.base import ModelSource
 from naiad.backends.registry import BackendRegistry
+from naiad.model_config.schema import ModelConfig
 from naiad.errors import UnsupportedError
 assert not {"torch", "onnxruntime"} & set(sys.modules), "a framework was imported too early"
 class Missing:
@@ -106,7 +109,7 @@ class Missing:
             raise ModuleNotFoundError("No module named 'torch'", name="torch")
 sys.meta_path.insert(0, Missing())
 try:
-    BackendRegistry().get("pytorch")
+    BackendRegistry().get("pytorch").load(ModelSource("m", 1, ModelConfig(), Path()))
 except UnsupportedError as error:
     print(error.message)
 """

@@ -160,12 +160,12 @@ class PythonInstance:
         limit_s = self._setup.options.start_timeout_s
         try:
             process.ask(wire.FINALIZE, "", limit_s)
-        except InternalError as error:
+        except NaiadError as error:
             _log.error("model instance '%s': finalize failed: %s", self._setup.name, error.message)
         if not process.wait(limit_s):
             process.kill("it did not end when it was told to")
             process.wait(limit_s)
-        # Until what it wrote at last is in the log.
+        # Until what it wrote at last is in the log, and its threads and what they hold are gone.
         process.ended.wait(limit_s)
         self._calls.close()
 

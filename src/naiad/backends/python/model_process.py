@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 from naiad.backends.python.environment import Environment
+from naiad.backends.python.errors import error_from_wire
 from naiad.backends.python.stub.naiad_stub import wire
 from naiad.backends.python.stub.naiad_stub.channel import Channel, ChannelClosedError, Frame
 from naiad.backends.python.stub.naiad_stub.process import PROTOCOL
@@ -112,7 +113,8 @@ class ModelProcess:
             What it answers.
 
         Raises:
-            InternalError: it failed, ended, or took too long.
+            InternalError: it ended, or took too long.
+            NaiadError: it failed, with the text and kind of its failure.
         """
         writer = self.channel.writer()
         writer.text(text)
@@ -125,7 +127,7 @@ class ModelProcess:
             details = reader.text()
             if details:
                 _log.error("%s: %s", self._options.name, details)
-            raise InternalError(answer)
+            raise error_from_wire(wire.WireError(frame.flags, answer))
         return answer
 
     def kill(self, reason: str) -> None:

@@ -1,7 +1,6 @@
 """What a model config's ``parameters`` and ``--backend-config=python,...`` say."""
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ _START_TIMEOUT_S: Final = 30
 _REGION_BYTES: Final = 64 << 30
 _RESTART_LIMIT: Final = 5
 # What can't be done within the server's process.
-_PROCESS_ONLY: Final = ("EXECUTION_ENV_PATH", "EXECUTE_TIMEOUT_MS", "INITIALIZE_TIMEOUT_MS")
+PROCESS_ONLY: Final = ("EXECUTION_ENV_PATH", "EXECUTE_TIMEOUT_MS", "INITIALIZE_TIMEOUT_MS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def read_options(source: ModelSource) -> PythonOptions:
     config = source.config
     is_in_process = bool(read_boolean(config, "IN_PROCESS"))
     if is_in_process:
-        for key in _PROCESS_ONLY:
+        for key in PROCESS_ONLY:
             if read_text(config, key):
                 raise InvalidArgumentError(
                     f"model '{source.name}': parameter '{key}' needs a process of its own; remove "
@@ -59,11 +58,11 @@ def read_options(source: ModelSource) -> PythonOptions:
     restart_limit = read_integer(config, "RESTART_LIMIT")
     return PythonOptions(
         environment=_environment(source),
-        start_timeout_s=_setting(source.settings, "stub-timeout-seconds", _START_TIMEOUT_S),
+        start_timeout_s=_setting(source, "stub-timeout-seconds", _START_TIMEOUT_S),
         initialize_timeout_s=_seconds(read_integer(config, "INITIALIZE_TIMEOUT_MS")),
         execute_timeout_s=_seconds(read_integer(config, "EXECUTE_TIMEOUT_MS")),
         restart_limit=_RESTART_LIMIT if restart_limit is None else restart_limit,
-        region_bytes=_setting(source.settings, "shm-region-max-byte-size", _REGION_BYTES),
+        region_bytes=_setting(source, "shm-region-max-byte-size", _REGION_BYTES),
         is_in_process=is_in_process,
     )
 
@@ -90,13 +89,14 @@ def _seconds(milliseconds: int | None) -> float | None:
     return None if not milliseconds else milliseconds / 1000
 
 
-def _setting(settings: Mapping[str, str], key: str, default: int) -> int:
-    text = settings.get(key)
+def _setting(source: ModelSource, key: str, default: int) -> int:
+    text = source.settings.get(key)
     if text is None:
         return default
     if not text.isdecimal() or not int(text):
         raise InvalidArgumentError(
-            f"--backend-config=python,{key} must be a number of at least 1, got '{text}'"
+            f"--backend-config={source.config.backend},{key} must be a number of at least 1, "
+            f"got '{text}'"
         )
     return int(text)
 

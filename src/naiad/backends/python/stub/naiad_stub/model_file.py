@@ -34,11 +34,15 @@ class ModelError(Exception):
 
     Attributes:
         details: for the log; the traceback, where there is one.
+        code: of `pb_utils.TritonError`.
     """
 
-    def __init__(self, message: str, details: str = "") -> None:
+    def __init__(
+        self, message: str, details: str = "", code: int = pb_utils.TritonError.INTERNAL
+    ) -> None:
         super().__init__(message)
         self.details = details
+        self.code = code
 
 
 class ModelFile:

@@ -664,6 +664,16 @@ def answering_of(request: InferenceRequest) -> Any:
     return request._answering
 
 
+def inputs_to_wire(request: InferenceRequest) -> list[wire.WireTensor]:
+    """The inputs of a request as they crossed."""
+    return [tensor._to_wire() for tensor in request._inputs]
+
+
+def response_from_outputs(outputs: Iterable[wire.WireTensor]) -> InferenceResponse:
+    """A response whose outputs are as they cross."""
+    return InferenceResponse([_from_wire(tensor) for tensor in outputs])
+
+
 def close_request(request: InferenceRequest) -> None:
     """The request is answered by the server, since its batch has failed."""
     if request._answering is not None:

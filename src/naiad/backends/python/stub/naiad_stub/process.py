@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 from . import pb_utils, wire
 from .channel import Channel, ChannelClosedError, Frame
 from .host import Host, HostError, binding
-from .model_file import ModelError, ModelFile, failure_text
+from .model_file import ModelError, failure_text
 from .region import RegionFullError
+from .runner import make_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .pb_utils import InferenceRequest, InferenceResponse
+    from .runner import Runner
 
 # How the server tells that this process speaks its language.
 PROTOCOL = 1
@@ -147,7 +149,7 @@ class Process:
         self._work: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         # Requests whose answer is not complete, for cancellations.
         self._open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._file: ModelFile | None = None
+        self._runner: Runner | None = None
 
     def run(self) -> None:
         """Work until the server says that it is enough."""
@@ -170,35 +172,34 @@ class Process:
                 return True
             if frame.kind == wire.COMPLETE_CONFIG:
                 self._complete(frame)
-            elif self._file is not None:
-                self._file.finalize()
+            elif self._runner is not None:
+                self._runner.finalize()
                 self._done("")
         except ModelError as error:
             writer = self._channel.writer()
             writer.text(str(error))
             writer.text(error.details)
-            self._channel.send(wire.FAILED, 0, writer.payload())
+            self._channel.send(wire.FAILED, 0, writer.payload(), error.code)
         return False
 
-    def _load(self, arguments: Mapping[str, str]) -> ModelFile:
+    def _load(self, arguments: Mapping[str, str]) -> Runner:
         host = self._host
         host.model_name = arguments["model_name"]
         host.instance_name = arguments["model_instance_name"]
         host.model_directory = arguments["model_directory"]
         host.is_decoupled = arguments["is_decoupled"] == "1"
-        path = arguments["model_file"]
-        self._file = ModelFile(path, host.model_name, host.instance_name)
-        self._file.load()
-        return self._file
+        self._runner = make_runner(arguments, host)
+        self._runner.load()
+        return self._runner
 
     def _initialize(self, frame: Frame) -> None:
         arguments = json.loads(self._channel.reader(frame).text())
-        model_file = self._load(arguments)
+        runner = self._load(arguments)
         for name in ("model_directory", "model_file", "is_decoupled"):
             del arguments[name]
-        model_file.initialize(arguments)
+        runner.initialize(arguments)
         self._host.can_infer = True
-        self._done("is_ready" if model_file.has_readiness() else "")
+        self._done("is_ready" if runner.has_readiness() else "")
 
     def _complete(self, frame: Frame) -> None:
         arguments = json.loads(self._channel.reader(frame).text())
@@ -227,10 +228,10 @@ class Process:
                 self._open[request._answering.key] = request._answering
             requests.append(request)
         host.is_executing = True
-        model_file = self._file
-        assert model_file is not None  # noqa: S101 - the server initializes first
+        runner = self._runner
+        assert runner is not None  # noqa: S101 - the server initializes first
         try:
-            responses = model_file.execute(requests, is_decoupled=host.is_decoupled)
+            responses = runner.execute(requests, is_decoupled=host.is_decoupled)
             return self._encode(responses), 0
         except ModelError as error:
             return self._encode_failure(requests, error), 1
@@ -288,7 +289,7 @@ class Process:
         writer = self._channel.writer()
         is_ready = False
         try:
-            is_ready = self._file is not None and self._file.is_ready()
+            is_ready = self._runner is not None and self._runner.is_ready()
             writer.text("")
         except ModelError as error:
             writer.text(str(error))

@@ -93,6 +93,7 @@ class RegionWriter:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
             self._descriptor = -1
+            self._map = None
             self._limit_bytes = 0
             self._offsets, self._sizes = [], {}
 
@@ -203,6 +204,7 @@ class RegionReader:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
+        self._map = None
 
     def is_release_due(self) -> bool:
         """Whether so much has come free that the writer should hear of it now."""

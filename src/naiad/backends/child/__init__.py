@@ -1,0 +1,1 @@
+"""Backends whose models run in processes of their own."""
