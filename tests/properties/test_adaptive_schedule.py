@@ -68,6 +68,7 @@ class Schedule:
             self.free += 1
             self.free_ns = self.now_ns
             self.batcher.finish(batch, self.now_ns)
+            self.take()
 
     def remove(self, number: int) -> None:
         if self.waiting:

@@ -4,7 +4,7 @@ Source: Triton's model_configuration.md, "Queue Policy" and "Priority Levels". T
 request that has waited too long only when the running execution ends; here deadlines are kept.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -86,6 +86,10 @@ _SPARE_DEADLINES: Final = 64
 NO_RULES: Final = QueueRules()
 
 
+# A queue from whose middle a request is taken as fast as from its front, however many wait.
+_Waiting = OrderedDict[InferRequest, None]
+
+
 class _Level:
     """The requests of one priority; those past their deadline come last."""
 
@@ -93,19 +97,17 @@ class _Level:
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
-        self.waiting: deque[InferRequest] = deque()
-        self.delayed: deque[InferRequest] = deque()
+        self.waiting: _Waiting = OrderedDict()
+        self.delayed: _Waiting = OrderedDict()
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.delayed)
 
     def remove(self, request: InferRequest) -> bool:
         for queue in (self.waiting, self.delayed):
-            try:
-                queue.remove(request)
-            except ValueError:
-                continue
-            return True
+            if request in queue:
+                del queue[request]
+                return True
         return False
 
 
@@ -137,7 +139,7 @@ class RequestQueue:
         """
         if self._plain is not None:
             request.queued_ns = now_ns
-            self._plain.append(request)
+            self._plain[request] = None
             return
         number = self._rules.level(request)
         level = self._levels.get(number)
@@ -149,7 +151,7 @@ class RequestQueue:
                 f"[request id: {request.request_id or '<id_unknown>'}] Exceeds maximum queue size"
             )
         request.queued_ns = now_ns
-        level.waiting.append(request)
+        level.waiting[request] = None
         timeout_ns = policy.timeout_ns(request)
         if timeout_ns:
             self._deadline_count += 1
@@ -159,13 +161,13 @@ class RequestQueue:
     def pop(self, count: int) -> list[InferRequest]:
         """Take the first ``count`` requests out."""
         if self._plain is not None:
-            popleft = self._plain.popleft
-            return [popleft() for _ in range(count)]
+            popitem = self._plain.popitem
+            return [popitem(last=False)[0] for _ in range(count)]
         taken: list[InferRequest] = []
         for level in self._order:
             for queue in (level.waiting, level.delayed):
                 while queue and len(taken) < count:
-                    taken.append(queue.popleft())
+                    taken.append(queue.popitem(last=False)[0])
         if self._deadlines:
             self._waiting.difference_update(map(id, taken))
             self._forget_served()
@@ -188,7 +190,7 @@ class RequestQueue:
             if level.policy.timeout_action is TimeoutAction.REJECT:
                 rejected.append(request)
             else:
-                level.delayed.append(request)
+                level.delayed[request] = None
         return rejected
 
     def next_deadline_ns(self) -> int | None:

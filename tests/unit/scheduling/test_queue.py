@@ -115,3 +115,32 @@ def test_a_removed_request_has_no_deadline() -> None:
     assert not queue.remove(request)
     assert queue.next_deadline_ns() is None
     assert queue.expire(1000) == []
+
+
+class CountedRequest(InferRequest):
+    """Counts how often it is compared with another."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedRequest.comparisons += 1
+        return self is other
+
+    __hash__ = InferRequest.__hash__
+
+
+@pytest.mark.parametrize("default_timeout_ns", [0, 5 * MS])
+def test_who_leaves_the_middle_of_a_long_queue_is_not_searched_for(default_timeout_ns: int) -> None:
+    policy = QueuePolicy(default_timeout_ns=default_timeout_ns)
+    queue = RequestQueue(QueueRules(default_policy=policy))
+    requests = [CountedRequest("", {}, None, lambda _response: None) for _ in range(1000)]
+    for request in requests:
+        queue.push(request, 0)
+    CountedRequest.comparisons = 0
+    for request in requests[900:500:-1]:
+        assert queue.remove(request)
+        assert not queue.remove(request)
+    # Hashes may collide now and then.
+    assert CountedRequest.comparisons < 100
+    assert queue.pop(600) == requests[:501] + requests[901:]
+    assert len(queue) == 0
