@@ -7,11 +7,12 @@ still loads there.
 import re
 from typing import Final
 
-from naiad.backends.parameters import read_text
+from naiad.backends.parameters import read_boolean, read_text
 from naiad.errors import InvalidArgumentError
 from naiad.model_config.schema import ModelConfig
 
 BATCHING_PARAMETER: Final = "naiad.batching"
+RETRY_PARAMETER: Final = "naiad.retry_failed_batches"
 _FORM: Final = re.compile(
     r"""\{ \s* (?P<quote>["']?) target_latency_ms (?P=quote) \s* :
         \s* (?P<ms>\d+(\.\d+)?) \s* \}""",
@@ -48,6 +49,22 @@ def read_target_latency_ns(config: ModelConfig, default_ms: float = 0) -> int:
             "requests: set max_batch_size to at least 1 and add dynamic_batching { }"
         )
     return target_ns
+
+
+def read_is_retried_singly(config: ModelConfig) -> bool:
+    """Whether the requests of a batch that failed are to run again, each by itself.
+
+    Raises:
+        InvalidArgumentError: the parameter is not a truth value, or the model keeps states, which
+            a second execution would change a second time.
+    """
+    is_retried = read_boolean(config, RETRY_PARAMETER) is True
+    if is_retried and config.HasField("sequence_batching"):
+        raise InvalidArgumentError(
+            f"parameter '{RETRY_PARAMETER}' of model '{config.name}' can't be combined with "
+            "sequence_batching: a request that runs again would meet a state that it has changed"
+        )
+    return is_retried
 
 
 def _has_batches(config: ModelConfig) -> bool:

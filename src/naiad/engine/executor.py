@@ -359,6 +359,10 @@ class Executor:
             self._count_execution(execution, self._answers.success_count(execution))
             self._answers.deliver(execution)
             return
+        for part in execution.retries or (execution,):
+            self._deliver_part(part)
+
+    def _deliver_part(self, execution: Execution) -> None:
         if execution.error is None:
             try:
                 self._answer(execution)

@@ -38,6 +38,8 @@ class Execution:
         outputs: one per output name, batched; empty with an error.
         pieces: of a model with ragged batches, the outputs cut apart; None for others.
         error: why the batch failed.
+        retries: of a batch that failed, its requests each by itself; empty where they share its
+            fate.
         is_finished: the loop has it back.
         start_ns, input_end_ns, output_start_ns, end_ns: when the thread took it, had its inputs
             joined, had the model's outputs, and gave it back.
@@ -54,6 +56,7 @@ class Execution:
         "outputs",
         "pieces",
         "requests",
+        "retries",
         "start_ns",
     )
 
@@ -64,6 +67,7 @@ class Execution:
         self.outputs: Sequence[Tensor] = ()
         self.pieces: Pieces | None = None
         self.error: NaiadError | None = None
+        self.retries: Sequence[Execution] = ()
         self.is_finished = False
         self.start_ns = 0
         self.input_end_ns = 0
@@ -79,11 +83,13 @@ class TensorAdapters:
         reshaper: between the shapes of the config and those of the backend.
         sequence: of a sequence model.
         ragged: of a model with ragged batches; reshapes too.
+        is_retried_singly: the requests of a batch that failed run again, each by itself.
     """
 
     reshaper: Reshaper
     sequence: SequenceTensors | None = None
     ragged: RaggedTensors | None = None
+    is_retried_singly: bool = False
 
 
 class InstanceThread:
@@ -109,6 +115,7 @@ class InstanceThread:
         self._sequence_tensors = adapters.sequence
         self._ragged = adapters.ragged
         self._reshaper = adapters.reshaper
+        self._is_retried_singly = adapters.is_retried_singly
         self._clock = clock
         self._on_done = on_done
         self._inbox: SimpleQueue[Execution | None] = SimpleQueue()
@@ -128,9 +135,25 @@ class InstanceThread:
         get = self._inbox.get
         while (execution := get()) is not None:
             self._execute(execution)
+            if execution.error is not None and self._is_retried_singly:
+                self._retry(execution, execution.error)
             self._on_done(self, execution)
             del execution
         self._instance.close()
+
+    def _retry(self, execution: Execution, error: NaiadError) -> None:
+        """Find out which of the requests the batch failed for; the others get their answers."""
+        if len(execution.requests) == 1:
+            return
+        retries = []
+        for request in execution.requests:
+            single = Execution(Batch([request], execution.batch.closed_by), execution.output_names)
+            if request.is_cancelled:
+                single.error = error
+            else:
+                self._execute(single)
+            retries.append(single)
+        execution.retries = retries
 
     def _execute(self, execution: Execution) -> None:
         now_ns = self._clock.now_ns

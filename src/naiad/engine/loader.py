@@ -17,6 +17,7 @@ from naiad.backends.base import (
     RequestInstance,
 )
 from naiad.backends.registry import BackendRegistry
+from naiad.engine.batching_parameters import read_is_retried_singly
 from naiad.engine.config_support import ignored_settings, move_to_cpu, require_supported
 from naiad.engine.instances import TensorAdapters
 from naiad.engine.load_advice import AdviceOptions, LoadAdvisor, StepModels
@@ -280,6 +281,7 @@ class Loader:
                 Reshaper(signature),
                 SequenceTensors.from_config(config, plan.folder.path),
                 RaggedTensors.from_config(config, signature),
+                is_retried_singly=read_is_retried_singly(config),
             )
             scheduler = self._scheduler(config)
         except BaseException:

@@ -12,6 +12,8 @@ from tests.support.requests import make_request, tensor
 
 from naiad.clock import SystemClock
 from naiad.engine.executor import Executor
+from naiad.engine.instances import TensorAdapters
+from naiad.engine.reshape import Reshaper
 from naiad.errors import InvalidArgumentError, UnavailableError
 from naiad.inference.datatypes import FP32
 from naiad.inference.request import InferRequest
@@ -146,6 +148,52 @@ async def test_a_failing_batch_fails_its_requests_and_nothing_else(bad: float, t
     statistics = harness.executor.statistics
     assert (statistics.success.count, statistics.fail.count) == (1, 1)
     assert statistics.failures[FailureReason.BACKEND] == 1
+
+
+def retrying(scheduler: Scheduler) -> Harness:
+    instance = FakeInstance()
+    adapters = TensorAdapters(Reshaper(SIGNATURE), is_retried_singly=True)
+    executor = Executor(1, SIGNATURE, scheduler, [instance], SystemClock(), adapters)
+    return Harness(executor, instance)
+
+
+@pytest.mark.parametrize("is_order_preserved", [False, True])
+async def test_where_the_model_says_so_one_bad_request_fails_alone(
+    is_order_preserved: bool,
+) -> None:
+    rules = BatcherRules(8, is_order_preserved=is_order_preserved)
+    harness = retrying(DynamicBatcher(rules))
+    held = await harness.hold()
+    good = [harness.send(*rows)[1] for rows in ([1], [2, 3])]
+    bad = harness.send(-2)[1]
+    last = harness.send(4)[1]
+    harness.instance.gate.set()
+    await held
+    assert [values(await answer)[0] for answer in (*good, last)] == [[2], [4, 6], [8]]
+    failed = await bad
+    assert failed.error is not None
+    assert failed.error.message == "ZeroDivisionError: by the model"
+    assert [rows for rows, _ in harness.instance.executed] == [1, 5, 1, 2, 1, 1]
+    statistics = harness.executor.statistics
+    assert (statistics.success.count, statistics.fail.count) == (4, 1)
+    assert (statistics.inference_count, statistics.execution_count) == (5, 4)
+    await asyncio.wait_for(harness.executor.drain(), 5)
+
+
+async def test_what_is_alone_or_cancelled_is_not_retried() -> None:
+    harness = retrying(DynamicBatcher(BatcherRules(8)))
+    assert (await harness.send(-1)[1]).error is not None
+    harness.instance.gate.clear()
+    bad = harness.send(-1)[1]
+    gone, _ = harness.send(5)
+    for _ in range(2):
+        await asyncio.to_thread(harness.instance.started.acquire)
+    harness.executor.cancel(gone)
+    harness.instance.gate.set()
+    assert (await bad).error is not None
+    await asyncio.wait_for(harness.executor.drain(), 5)
+    assert [rows for rows, _ in harness.instance.executed] == [1, 2, 1]
+    assert harness.executor.statistics.failures[FailureReason.CANCELED] == 1
 
 
 async def test_a_lost_row_fails_the_batch_and_names_both_counts() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.engine.batching_parameters import read_target_latency_ns
+from naiad.engine.batching_parameters import read_is_retried_singly, read_target_latency_ns
 from naiad.engine.schedulers import make_scheduler
 from naiad.errors import InvalidArgumentError
 from naiad.model_config.schema import ModelConfig
@@ -58,3 +58,20 @@ def test_a_model_without_batches_is_told_what_it_lacks(text: str) -> None:
 
 def test_without_a_target_the_config_rules() -> None:
     assert isinstance(make_scheduler(config(DELAYED), instance_count=1), DynamicBatcher)
+
+
+@pytest.mark.parametrize(("value", "is_retried"), [(None, False), ("true", True), ("0", False)])
+def test_failed_batches_are_retried_where_the_model_says_so(
+    value: str | None, is_retried: bool
+) -> None:
+    made = config(BATCHED)
+    if value is not None:
+        made.parameters["naiad.retry_failed_batches"].string_value = value
+    assert read_is_retried_singly(made) is is_retried
+
+
+def test_states_forbid_a_retry() -> None:
+    made = config("max_batch_size: 8 sequence_batching { }")
+    made.parameters["naiad.retry_failed_batches"].string_value = "true"
+    with pytest.raises(InvalidArgumentError, match="meet a state"):
+        read_is_retried_singly(made)
