@@ -111,6 +111,25 @@ def test_of_several_classes_the_first_is_named(
     assert "several module classes (Scale, Zero); 'Scale' is served" in caplog.text
 
 
+def test_a_module_beside_the_file_is_not_found_and_the_error_says_why(tmp_path: Path) -> None:
+    (tmp_path / "layers.py").write_text("factor = 3")
+    source = make_module_source(tmp_path, "from layers import factor\n" + SCALE)
+    with pytest.raises(InternalError, match=r"No module named 'layers'. The version's folder is"):
+        PyTorchBackend().load(source)
+
+
+def test_a_class_of_a_package_is_served_if_the_file_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site"
+    package.mkdir()
+    (package / "naiad_test_scale.py").write_text(SCALE)
+    monkeypatch.syspath_prepend(package)
+    code = "from torch.nn import Linear\nfrom naiad_test_scale import Scale\n"
+    (y,) = run(make_module_source(tmp_path, code), "y", b=row(1, 2), a=row(5, 5))
+    assert y.data.tolist() == [[4, 6]]
+
+
 def test_a_torchscript_file_alone_is_served_under_this_runtime(tmp_path: Path) -> None:
     save_script(tmp_path, torch.nn.ReLU())
     source = make_source(tmp_path, fp32("x"), fp32("y"))

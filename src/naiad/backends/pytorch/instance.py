@@ -64,7 +64,7 @@ class TorchInstance:
         self._signature = signature
         self._binding = binding
         self._options = options
-        self._device = device or CPU
+        self._device = device or program.device or CPU
         self._has_threads = False
 
     def execute(

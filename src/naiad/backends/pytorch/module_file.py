@@ -52,7 +52,13 @@ def load_module_file(
     if compile_parameters is not None:
         call = torch.compile(instance, **compile_parameters)
     # Python code can do anything with its arguments.
-    return Program(format="a model.py", call=call, writes=True)
+    weight = next(instance.parameters(), None)
+    return Program(
+        format="a model.py",
+        call=call,
+        writes=True,
+        device=None if weight is None else weight.device,
+    )
 
 
 def _run(model_name: str, path: Path) -> ModuleType:
@@ -65,17 +71,35 @@ def _run(model_name: str, path: Path) -> ModuleType:
     except Exception as error:
         raise InternalError(
             f"failed to load model '{model_name}': {path.name}: {type(error).__name__}: {error}"
+            f"{_advise(path, error)}"
         ) from error
     return module
 
 
+def _advise(path: Path, error: Exception) -> str:
+    """What to do about a module that lies beside the file, where Triton doesn't look either."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not name:
+        return ""
+    if not (path.with_name(f"{name}.py").exists() or path.with_name(name).is_dir()):
+        return ""
+    return (
+        f". The version's folder is not on Python's path, in Triton neither: write what is in "
+        f"'{name}' into {path.name}, install it as a package, or serve the model by the Python "
+        "backend, which has its folder on the path"
+    )
+
+
 def _make(model_name: str, module: ModuleType) -> torch.nn.Module:
-    classes = [
+    found = [
         value
         for _, value in sorted(vars(module).items())
-        if isinstance(value, type)
-        and issubclass(value, torch.nn.Module)
-        and value.__module__ == module.__name__
+        if isinstance(value, type) and issubclass(value, torch.nn.Module)
+    ]
+    # Triton takes the first of all these by name, an imported torch.nn.Linear before a Net. A
+    # class of an installed package is meant where there is none of the file's own.
+    classes = [value for value in found if value.__module__ == module.__name__] or [
+        value for value in found if value.__module__.partition(".")[0] != "torch"
     ]
     if not classes:
         raise InternalError(
@@ -83,12 +107,11 @@ def _make(model_name: str, module: ModuleType) -> torch.nn.Module:
             "Define one in model.py"
         )
     if len(classes) > 1:
-        # Triton takes the first one by name, too, and says nothing.
         _LOGGER.warning(
             "model '%s': model.py has several module classes (%s); '%s' is served, the first by "
             "name",
             model_name,
-            ", ".join(found.__name__ for found in classes),
+            ", ".join(value.__name__ for value in classes),
             classes[0].__name__,
         )
     try:

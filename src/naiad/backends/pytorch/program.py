@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from naiad.backends.pytorch.aot_source import Expectation
 from naiad.backends.pytorch.call_spec import Aliases
 from naiad.backends.pytorch.naming import Argument
@@ -39,6 +41,8 @@ class Program:
         signature: datatypes and shapes of the leaves, with the batch axis; None where the file
             doesn't hold them.
         expectations: what compiled code takes in each leaf; empty where nothing tells.
+        device: where it takes its inputs, if its instance group leaves that to the model; None
+            for the CPU.
         takes_unsigned: unsigned integers of more than 8 bits are among its datatypes. TorchScript
             files are from the time before torch had these, and Triton takes none for them.
     """
@@ -52,3 +56,4 @@ class Program:
     signature: ArtifactSignature | None = None
     expectations: Mapping[int, Expectation] = field(default_factory=dict)
     takes_unsigned: bool = True
+    device: torch.device | None = None
