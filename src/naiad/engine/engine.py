@@ -345,7 +345,7 @@ class Engine:
             entry = entries.get(model)
             problem = problems.get(model)
             if problem and (entry is None or entry.latest is None):
-                lines.append(IndexEntry(model.name, "", ModelState.UNAVAILABLE, problem))
+                lines.append(IndexEntry(model.name, "", ModelState.UNAVAILABLE, problem, problem))
             elif entry is None:
                 lines.append(IndexEntry(model.name))
             else:

@@ -388,6 +388,7 @@ class Loader:
             raise InternalError(
                 f"failed to load '{model}', failed to poll from model repository: {error.message}"
             ) from error
+        _warn_of_versions(model, folder, config)
         try:
             versions = select_versions(config, folder.versions)
         except InvalidArgumentError as error:
@@ -468,6 +469,24 @@ def _note_unused(config: ModelConfig, instances: Sequence[Instance | RequestInst
             "have no effect",
             config.name,
         )
+
+
+def _warn_of_versions(model: ModelId, folder: ModelFolder, config: ModelConfig) -> None:
+    """Log in Triton's words what looks like a version and isn't loaded."""
+    for name in folder.ignored:
+        reason = (
+            "contains leading zeros in its directory name"
+            if name.startswith("0") and name.isdecimal()
+            else "fails to convert to integral number"
+        )
+        _log.warning("ignore version directory '%s' which %s", name, reason)
+    for version in config.version_policy.specific.versions:
+        if version not in folder.versions:
+            _log.error(
+                "version %d is specified for model '%s', but the version directory is not present",
+                version,
+                model,
+            )
 
 
 def _write_files(repository: Path, name: str, files: Mapping[str, bytes]) -> None:

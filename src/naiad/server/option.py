@@ -120,13 +120,13 @@ def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
 
 
 def choice(choices: type[ChoiceT]) -> Callable[[str], ChoiceT]:
-    """A parser of one word out of some."""
+    """A parser of one word out of some, in any case, as Triton takes them."""
+    known = {word.lower(): word for word in choices}
 
     def parse(text: str) -> ChoiceT:
-        try:
-            return choices(text)
-        except ValueError:
-            words = ", ".join(choices)
-            raise ValueError(f"expected one of {words}, got '{text}'") from None
+        found = known.get(text.lower())
+        if found is None:
+            raise ValueError(f"expected one of {', '.join(choices)}, got '{text}'")
+        return found
 
     return parse

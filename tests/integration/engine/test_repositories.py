@@ -67,7 +67,7 @@ async def test_a_name_in_two_repositories_is_not_loaded(
     assert list(failures) == ["m"]
     assert DUPLICATE in failures["m"].message
     [line, other] = await engine.index(ready_only=False)
-    assert line == IndexEntry("m", "", ModelState.UNAVAILABLE, DUPLICATE)
+    assert line == IndexEntry("m", "", ModelState.UNAVAILABLE, DUPLICATE, DUPLICATE)
     assert other.state is ModelState.READY
     with pytest.raises(NotFoundError, match=DUPLICATE):
         engine.find("m")
@@ -126,8 +126,8 @@ async def test_without_completion_a_model_needs_its_config(tmp_path: Path) -> No
     await engine.load_model("m", None, {})
     with pytest.raises(
         InternalError,
-        match="failed to load 'bare', failed to poll from model repository: model configuration "
-        "is not provided for model 'bare'",
+        match=r"failed to load 'bare', failed to poll from model repository: .* model "
+        r"configuration is not provided for model 'bare'",
     ):
         await engine.load_model("bare", None, {})
     await engine.stop()
@@ -231,4 +231,23 @@ async def test_control_over_the_network_is_off_unless_it_is_chosen(
         with pytest.raises(UnavailableError, match="explicit model load / unload is not allowed"):
             await call
     assert engine.is_model_ready("m")
+    await engine.stop()
+
+
+async def test_what_looks_like_a_version_and_is_none_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    builder = RepositoryBuilder(tmp_path)
+    folder = builder.add_sum("m", extra="version_policy { specific { versions: [ 1, 4 ] } }")
+    for name in ("003", "abc", "warmup"):
+        (folder / name).mkdir()
+    engine = make_engine(LoaderOptions((tmp_path,)))
+    await engine.start()
+    await engine.load_model("m", None, {})
+    texts = [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
+    assert texts == [
+        "ignore version directory '003' which contains leading zeros in its directory name",
+        "ignore version directory 'abc' which fails to convert to integral number",
+        "version 4 is specified for model 'm', but the version directory is not present",
+    ]
     await engine.stop()

@@ -110,7 +110,8 @@ def test_the_old_name_of_an_option_earns_a_warning() -> None:
 
 def test_how_models_load() -> None:
     settings = parse(
-        *("models", "--model-control-mode", "poll", "--repository-poll-secs", "2"),
+        # Triton takes words in any case.
+        *("models", "--model-control-mode", "POLL", "--repository-poll-secs", "2"),
         *("--model-load-thread-count", "7", "--model-load-retry-count", "3"),
     )
     assert settings.model_control_mode is ModelControlMode.POLL
