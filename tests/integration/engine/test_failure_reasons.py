@@ -115,7 +115,7 @@ KINDS: Mapping[str, tuple[Write, str]] = {
     "no model file": (files({}), "failed to stat file"),
     "model file of another name": (
         files({"1/resnet18.onnx": MODEL}),
-        "resnet18.onnx",
+        "failed to stat file",
     ),
     "empty model file": (files({"1/model.onnx": b""}), "model.onnx"),
     "half a model file": (files({"1/model.onnx": MODEL[: len(MODEL) // 2]}), "model.onnx"),
