@@ -137,11 +137,14 @@ class RequestBatch(Protocol):
         """
         ...
 
-    def finish(self, answers: "Sequence[Answer]" = ()) -> None:
+    def finish(
+        self, answers: "Sequence[Answer]" = (), rescheduled: Sequence[InferRequest] = ()
+    ) -> None:
         """The instance can take the next batch; called once, by any thread.
 
         Args:
             answers: responses that were not given to `respond`; together they cost one hand-over.
+            rescheduled: requests that are not done with and are to run again, in a later batch.
         """
         ...
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from naiad.backends.base import Answer, Instance, ModelResponse, RequestInstance
-from naiad.errors import InternalError, NaiadError
+from naiad.errors import InternalError, NaiadError, UnsupportedError
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
@@ -94,9 +94,17 @@ class _OneRequest:
     def respond(self, _request: InferRequest, response: ModelResponse) -> None:
         self._responses.put(response)
 
-    def finish(self, answers: Sequence[Answer] = ()) -> None:
+    def finish(
+        self, answers: Sequence[Answer] = (), rescheduled: Sequence[InferRequest] = ()
+    ) -> None:
         for _, response in answers:
             self._responses.put(response)
+        if rescheduled:
+            error = UnsupportedError(
+                "the model reschedules its request, which the scheduler of a server does; verify "
+                "it while it is served"
+            )
+            self._responses.put(ModelResponse(error=error))
 
     def wait(self) -> Sequence[Tensor]:
         """The first response's outputs, once the last response is there."""

@@ -1,21 +1,6 @@
 """What a model config may ask for that this release does not do yet."""
 
-from naiad.errors import UnsupportedError
 from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
-
-
-def require_supported(config: ModelConfig) -> None:
-    """Refuse a config whose model would answer wrongly, or not at all.
-
-    Raises:
-        UnsupportedError: with what to do instead.
-    """
-    if config.sequence_batching.iterative_sequence:
-        raise UnsupportedError(
-            "this release does not run iterative sequences: they need a backend that hands a "
-            "request back to the scheduler, and there is none yet. Remove iterative_sequence and "
-            "let the client send the steps of the sequence"
-        )
 
 
 def move_to_cpu(config: ModelConfig) -> bool:

@@ -131,6 +131,7 @@ class Executor:
             self.statistics.pending_count -= 1
             now_ns = self._clock.now_ns()
             self._count_failure(request, FailureReason.CANCELED, now_ns)
+            self._forget(request)
             abandoned = self._scheduler.abandoned()
             if abandoned:
                 error = CancelledError("a request before this one in its sequence was cancelled")
@@ -273,10 +274,30 @@ class Executor:
         self.statistics.pending_count -= len(requests)
         for request in requests:
             self._count_failure(request, reason, now_ns)
+            self._forget(request)
             _respond(
                 request, InferResponse(self._name, self._version, request.request_id, (), error)
             )
         self._note_idle()
+
+    def _forget(self, request: InferRequest) -> None:
+        """It has left the queue; if it has run before, it is not waited for any more."""
+        if self._answers is not None:
+            self._answers.forget(request)
+
+    def _reschedule(self, answers: RequestAnswers, execution: RequestExecution) -> None:
+        """Let requests wait again that the model is not done with."""
+        now_ns = self._clock.now_ns()
+        for request in answers.take_rescheduled(execution):
+            self.statistics.pending_count += 1
+            if request.is_cancelled:
+                error: NaiadError = CancelledError("the request was cancelled")
+                self._refuse([request], error, FailureReason.CANCELED)
+                continue
+            try:
+                self._scheduler.reschedule(request, now_ns)
+            except NaiadError as refusal:
+                self._refuse([request], refusal, FailureReason.BACKEND)
 
     def _wanted(self, batch: Sequence[InferRequest]) -> Sequence[str]:
         """The outputs that any request of the batch asked for, by name."""
@@ -343,6 +364,8 @@ class Executor:
     def _finish(self, instance: InstanceThread | RequestThread, execution: Execution) -> None:
         self._idle.append(instance)
         self._has_finished.set()
+        if self._answers is not None and isinstance(execution, RequestExecution):
+            self._reschedule(self._answers, execution)
         self._scheduler.finish(execution.batch, self._clock.now_ns())
         # The next batch first, so that the instance works while the answers are written.
         self._tick()

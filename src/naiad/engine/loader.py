@@ -18,7 +18,7 @@ from naiad.backends.base import (
 )
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.batching_parameters import read_is_retried_singly
-from naiad.engine.config_support import ignored_settings, move_to_cpu, require_supported
+from naiad.engine.config_support import ignored_settings, move_to_cpu
 from naiad.engine.instances import TensorAdapters
 from naiad.engine.load_advice import AdviceOptions, LoadAdvisor, StepModels
 from naiad.engine.ragged_tensors import RaggedTensors
@@ -224,7 +224,6 @@ class Loader:
     def _complete(self, plan: ModelPlan) -> None:
         config = plan.config
         check_containment(plan.folder, config, plan.versions)
-        require_supported(config)
         ignored = ignored_settings(config)
         if ignored:
             _log.warning(

@@ -36,11 +36,20 @@ class RequestExecution(Execution):
         thread: whose instance has it.
         held: responses that wait for those of batches before this one.
         returned: responses that came with the end of the batch.
+        rescheduled: requests that are to run again.
         is_delivered: nothing is held any more.
         failure_count: requests that failed or were cancelled.
     """
 
-    __slots__ = ("_answers", "failure_count", "held", "is_delivered", "returned", "thread")
+    __slots__ = (
+        "_answers",
+        "failure_count",
+        "held",
+        "is_delivered",
+        "rescheduled",
+        "returned",
+        "thread",
+    )
 
     thread: "RequestThread"
 
@@ -51,6 +60,7 @@ class RequestExecution(Execution):
         self._answers = answers
         self.held: list[Answer] = []
         self.returned: Sequence[Answer] = ()
+        self.rescheduled: Sequence[InferRequest] = ()
         self.is_delivered = False
         self.failure_count = 0
 
@@ -67,8 +77,11 @@ class RequestExecution(Execution):
         answers = self._answers
         answers.post(self, request, answers.keep_state(request, self._row(request), response))
 
-    def finish(self, answers: Sequence[Answer] = ()) -> None:
+    def finish(
+        self, answers: Sequence[Answer] = (), rescheduled: Sequence[InferRequest] = ()
+    ) -> None:
         """See `RequestBatch`."""
+        self.rescheduled = rescheduled
         keep_state = self._answers.keep_state
         if self.batch.rows is None:
             self.returned = answers
@@ -191,6 +204,14 @@ class RequestAnswers:
         for request in batch.requests:
             self._open[request] = execution
         return execution
+
+    def take_rescheduled(self, execution: RequestExecution) -> list[InferRequest]:
+        """The requests of a batch that is over that want to run again and are not answered."""
+        return [request for request in execution.rescheduled if request in self._open]
+
+    def forget(self, request: InferRequest) -> None:
+        """A request that waited to run again will not."""
+        self._open.pop(request, None)
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the instance that has a request that nobody waits for it any more."""

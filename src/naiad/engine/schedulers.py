@@ -67,6 +67,7 @@ def _sequence_rules(
             idle_ns=idle_ns,
             max_delay_ns=batching.direct.max_queue_delay_microseconds * 1000,
             minimum_utilization=batching.direct.minimum_slot_utilization,
+            is_iterative=batching.iterative_sequence,
             held_until_count=held_until_count,
             held_until_backlog_count=held_until_backlog_count,
         )
@@ -76,6 +77,7 @@ def _sequence_rules(
         instance_count,
         slot_count=oldest.max_candidate_sequences or max_rows,
         idle_ns=idle_ns,
+        is_iterative=batching.iterative_sequence,
         oldest=BatcherRules(
             max_rows=max_rows,
             preferred_rows=tuple(oldest.preferred_batch_size),

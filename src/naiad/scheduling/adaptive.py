@@ -14,7 +14,7 @@ from naiad.inference.request import InferRequest
 from naiad.scheduling.batch_controller import BatchController, LoadWindow
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 from naiad.scheduling.queue import NO_RULES, QueueRules
-from naiad.scheduling.scheduler import EXPIRY_TEXT, Batch, BatchClose
+from naiad.scheduling.scheduler import EXPIRY_TEXT, Batch, BatchClose, refuse_reschedule
 
 _WINDOW_NS: Final = 100_000_000
 _LONG_WINDOW_NS: Final = 1_000_000_000
@@ -140,6 +140,14 @@ class AdaptiveBatcher:
         self._window_ns = now_ns
         self._finished_count = 0
         self._last_peak_rows, self._peak_rows = self._peak_rows, self._running_rows
+
+    def reschedule(self, request: InferRequest, now_ns: int) -> None:
+        """Requests run once.
+
+        Raises:
+            InvalidArgumentError: always.
+        """
+        refuse_reschedule()
 
     def expire(self, now_ns: int) -> Sequence[InferRequest]:
         """The requests past their timeout, if their policy is to refuse them."""

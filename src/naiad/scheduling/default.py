@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from naiad.inference.request import InferRequest
 from naiad.scheduling.queue import NO_RULES, RequestQueue
-from naiad.scheduling.scheduler import EXPIRY_TEXT, Batch, BatchClose
+from naiad.scheduling.scheduler import EXPIRY_TEXT, Batch, BatchClose, refuse_reschedule
 
 
 class DefaultScheduler:
@@ -28,6 +28,14 @@ class DefaultScheduler:
 
     def finish(self, batch: Batch, now_ns: int) -> None:
         """What ran does not matter to what runs next."""
+
+    def reschedule(self, request: InferRequest, now_ns: int) -> None:
+        """Requests run once.
+
+        Raises:
+            InvalidArgumentError: always.
+        """
+        refuse_reschedule()
 
     def expire(self, now_ns: int) -> Sequence[InferRequest]:
         """Never any: there is no queue policy without a dynamic batcher."""

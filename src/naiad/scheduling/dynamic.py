@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from naiad.inference.request import InferRequest
 from naiad.scheduling.queue import NO_RULES, QueueRules, RequestQueue
-from naiad.scheduling.scheduler import EXPIRY_TEXT, Batch, BatchClose
+from naiad.scheduling.scheduler import EXPIRY_TEXT, Batch, BatchClose, refuse_reschedule
 
 _FORMED_PER_INSTANCE = 2
 
@@ -243,6 +243,14 @@ class DynamicBatcher:
 
     def finish(self, batch: Batch, now_ns: int) -> None:
         """What ran does not matter to what runs next."""
+
+    def reschedule(self, request: InferRequest, now_ns: int) -> None:
+        """Requests run once.
+
+        Raises:
+            InvalidArgumentError: always.
+        """
+        refuse_reschedule()
 
     def expire(self, now_ns: int) -> Sequence[InferRequest]:
         """The requests past their timeout, if their policy is to refuse them."""

@@ -121,6 +121,10 @@ class LimitedScheduler:
             is_wanted = len(self._scheduler) > 0
             self._limiter.release(ticket, has_run=True, is_wanted=is_wanted)
 
+    def reschedule(self, request: InferRequest, now_ns: int) -> None:
+        """Take a request back that is to run again."""
+        self._scheduler.reschedule(request, now_ns)
+
     def expire(self, now_ns: int) -> Sequence[InferRequest]:
         """The requests that have waited too long, whoever runs."""
         return self._scheduler.expire(now_ns)

@@ -2,13 +2,26 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
+from naiad.errors import InvalidArgumentError
 from naiad.inference.request import InferRequest
 from naiad.inference.sequence import SequenceRow
 
 EXPIRY_TEXT: Final = "Request timeout expired"
 ANY_INSTANCE: Final = -1
+
+
+def refuse_reschedule() -> NoReturn:
+    """Say that requests run once.
+
+    Raises:
+        InvalidArgumentError: always.
+    """
+    raise InvalidArgumentError(
+        "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not "
+        "configured to handle such a flag. Set sequence_batching { iterative_sequence: true }"
+    )
 
 
 class BatchClose(StrEnum):
@@ -81,6 +94,14 @@ class Scheduler(Protocol):
 
     def finish(self, batch: Batch, now_ns: int) -> None:
         """A batch that was taken has run, whether well or not, and its instance is free again."""
+        ...
+
+    def reschedule(self, request: InferRequest, now_ns: int) -> None:
+        """Take a request back that is to run again; called before `finish` of its batch.
+
+        Raises:
+            InvalidArgumentError: this scheduler runs every request once.
+        """
         ...
 
     def expire(self, now_ns: int) -> Sequence[InferRequest]:

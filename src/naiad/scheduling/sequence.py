@@ -23,7 +23,7 @@ from naiad.errors import InvalidArgumentError
 from naiad.inference.request import InferRequest
 from naiad.inference.sequence import SequenceRow, SequenceState
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
-from naiad.scheduling.scheduler import Batch, BatchClose
+from naiad.scheduling.scheduler import Batch, BatchClose, refuse_reschedule
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ class SequenceRules:
         oldest: how batches are formed of the sequences of one instance; None for "direct".
         max_delay_ns: with "direct", how long a request may wait for others to run with it.
         minimum_utilization: with "direct", the share of the slots that need not wait.
+        is_iterative: a request without a sequence begins one of its own, which lasts until the
+            model is done with the request.
         held_until_count: with "direct", requests that must wait in slots before the first batch,
             for tests of clients (Triton's TRITONSERVER_DELAY_SCHEDULER).
         held_until_backlog_count: the same for requests in the backlog
@@ -56,6 +58,7 @@ class SequenceRules:
     oldest: BatcherRules | None = None
     max_delay_ns: int = 0
     minimum_utilization: float = 0.0
+    is_iterative: bool = False
     held_until_count: int = 0
     held_until_backlog_count: int = 0
 
@@ -198,9 +201,9 @@ class _OldestLane:
         self.is_busy = False
         self._batcher = DynamicBatcher(batching)
         # Slots whose next request the batcher does not have yet, and slots by the request that
-        # it has, with the time of the arrival, which the batcher overwrites.
+        # it has, with the time of the arrival and the key, which are overwritten for the batcher.
         self._pending: dict[_Slot, None] = {}
-        self._issued: dict[int, tuple[_Slot, int]] = {}
+        self._issued: dict[int, tuple[_Slot, int, object]] = {}
 
     def note(self, slot: _Slot) -> None:
         """Remember to give the slot's next request to the batcher, unless it has it."""
@@ -226,7 +229,7 @@ class _OldestLane:
             return None
         slots = []
         for request in batch.requests:
-            slot, request.queued_ns = self._issued.pop(id(request))
+            slot, request.queued_ns, request.batch_key = self._issued.pop(id(request))
             slots.append(slot)
         return slots, batch.closed_by
 
@@ -239,8 +242,8 @@ class _OldestLane:
                 candidates.append((since_ns, request.queued_ns, slot.number, slot, request))
         self._pending.clear()
         for since_ns, queued_ns, _, slot, request in sorted(candidates, key=lambda c: c[:3]):
+            self._issued[id(request)] = slot, queued_ns, request.batch_key
             request.batch_key = slot.key(request)
-            self._issued[id(request)] = slot, queued_ns
             self._batcher.offer(request, since_ns)
 
     def wake_ns(self) -> int | None:
@@ -331,6 +334,7 @@ class SequenceBatcher:
         # The sequence of each request that waits.
         self._waiting: dict[int, _Sequence] = {}
         self._abandoned: list[InferRequest] = []
+        self._last_id = 0
         self._is_held = bool(rules.held_until_count or rules.held_until_backlog_count)
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
@@ -358,7 +362,7 @@ class SequenceBatcher:
             self._refuse("must specify batch-size 1 due to requirements of sequence batcher")
         key = request.correlation_id
         if not key:
-            self._refuse("must specify a non-zero or non-empty correlation ID")
+            key = self._begin_own(request)
         sequence = self._open.get(key)
         if sequence is not None:
             if request.sequence_start:
@@ -381,6 +385,17 @@ class SequenceBatcher:
         else:
             self._backlog.add(sequence)
         return sequence
+
+    def _begin_own(self, request: InferRequest) -> int:
+        """Let a request without a sequence be the first of one."""
+        if not self._rules.is_iterative:
+            self._refuse("must specify a non-zero or non-empty correlation ID")
+        self._last_id += 1
+        while self._last_id in self._open:
+            self._last_id += 1
+        request.correlation_id = self._last_id
+        request.sequence_start = True
+        return self._last_id
 
     def _refuse(self, reason: str) -> NoReturn:
         raise InvalidArgumentError(
@@ -437,9 +452,25 @@ class SequenceBatcher:
         for slot in lane.running:
             slot.free_ns = now_ns
             sequence = slot.sequence
-            if sequence is not None and not sequence.queue:
+            if sequence is None or sequence.queue:
+                continue
+            if self._rules.is_iterative:
+                # The model is done with the request, or it would wait again by now.
+                self._end(sequence, now_ns)
+            else:
                 self._idle[sequence] = now_ns
         lane.running.clear()
+
+    def reschedule(self, request: InferRequest, now_ns: int) -> None:
+        """Let a request go on in its sequence.
+
+        Raises:
+            InvalidArgumentError: sequences are not iterative, or this one has ended.
+        """
+        if not self._rules.is_iterative:
+            refuse_reschedule()
+        request.sequence_start = request.sequence_end = False
+        self.offer(request, now_ns)
 
     def expire(self, now_ns: int) -> Sequence[InferRequest]:
         """End sequences that were idle for too long, and give up those in the backlog.

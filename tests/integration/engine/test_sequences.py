@@ -27,7 +27,6 @@ from naiad.errors import (
     InvalidArgumentError,
     NaiadError,
     UnavailableError,
-    UnsupportedError,
 )
 from naiad.inference.datatypes import INT32
 from naiad.inference.request import InferRequest
@@ -398,12 +397,14 @@ async def test_a_warm_up_is_given_controls_and_states(
     assert engine.find("sum").statistics.execution_count == 2
 
 
-async def test_iterative_sequences_are_refused(
+async def test_an_iterative_sequence_of_a_model_that_reschedules_nothing_is_one_step(
     repository: RepositoryBuilder, engine: Engine
 ) -> None:
     repository.add_onnx("sum", BATCHED, repository_config("iterative_sequence: true"))
-    with pytest.raises((UnsupportedError, InvalidArgumentError), match="iterative sequences"):
-        await engine.load_model("sum", None, {})
+    await engine.load_model("sum", None, {})
+    # More than there are slots, and each begins with the initial state.
+    answers = [infer(engine, "sum", value, key=0) for value in range(10)]
+    assert await asyncio.gather(*answers) == [[value] for value in range(10)]
 
 
 async def test_a_config_without_tensors_is_completed_around_controls_and_states(

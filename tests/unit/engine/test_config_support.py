@@ -4,9 +4,8 @@ import pytest
 from tests.support.repository_builder import RepositoryBuilder
 
 from naiad.backends.registry import BackendRegistry
-from naiad.engine.config_support import ignored_settings, require_supported
+from naiad.engine.config_support import ignored_settings
 from naiad.engine.loader import Loader, LoaderOptions, Override
-from naiad.errors import UnsupportedError
 from naiad.model_config.text_format import parse_config
 from naiad.repository.model_id import ModelId
 
@@ -14,17 +13,6 @@ TENSORS = """
 input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        ("sequence_batching { iterative_sequence: true }", "let the client send the steps"),
-    ],
-)
-def test_what_would_be_answered_wrongly_is_refused_with_advice(text: str, advice: str) -> None:
-    with pytest.raises(UnsupportedError, match=advice):
-        require_supported(parse_config(text, "text"))
 
 
 def test_what_changes_nothing_is_listed() -> None:

@@ -8,7 +8,8 @@ from tests.support.requests import rows_request
 
 from naiad.errors import InvalidArgumentError
 from naiad.inference.request import InferRequest
-from naiad.scheduling.dynamic import BatcherRules
+from naiad.scheduling.default import DefaultScheduler
+from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 from naiad.scheduling.scheduler import Batch, BatchClose
 from naiad.scheduling.sequence import SequenceBatcher, SequenceRules
 
@@ -436,3 +437,74 @@ def test_nothing_is_due_when_nothing_is_there() -> None:
     assert batcher.next_deadline_ns() is None
     assert batcher.expire(0) == []
     assert not batcher.remove(step(1))
+
+
+iterative = pytest.mark.parametrize(
+    "batcher",
+    [
+        SequenceBatcher(SequenceRules("m", 1, 2, IDLE_NS, None, is_iterative=True)),
+        SequenceBatcher(SequenceRules("m", 1, 2, IDLE_NS, BatcherRules(2), is_iterative=True)),
+    ],
+    ids=["direct", "oldest"],
+)
+
+
+@iterative
+def test_a_request_that_runs_again_keeps_its_slot_and_its_state(batcher: SequenceBatcher) -> None:
+    # The third waits for the place of one that is done with.
+    first, second, third = (step(0) for _ in range(3))
+    offer(batcher, first, second, third)
+    batch = take(batcher)
+    assert batch.requests == [first, second]
+    assert first.sequence_start
+    assert batch.rows is not None
+    state = batch.rows[0].state
+    batcher.reschedule(first, 1)
+    batcher.finish(batch, 1)
+    assert not first.sequence_start
+    assert [first.correlation_id, second.correlation_id, third.correlation_id] == [1, 2, 3]
+    batch = take(batcher, 1)
+    assert set(batch.requests) == {first, third}
+    assert batch.rows is not None
+    assert next(row.state for row in batch.rows if row.request is first) is state
+    batcher.finish(batch, 2)
+    # No sequence is left to be idle.
+    assert batcher.next_deadline_ns() is None
+    assert not len(batcher)
+
+
+def test_own_sequences_take_no_id_of_a_client() -> None:
+    batcher = direct(is_iterative=True)
+    own = step(0)
+    offer(batcher, step(1, "s"), own)
+    assert own.correlation_id == 2
+
+
+def test_a_sequence_that_has_ended_runs_no_request_again() -> None:
+    batcher = direct(is_iterative=True)
+    only = step(5, "se")
+    offer(batcher, only)
+    batch = take(batcher)
+    with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
+        batcher.reschedule(only, 0)
+    batcher.finish(batch, 0)
+    assert not len(batcher)
+
+
+def test_without_iterative_sequences_every_request_runs_once() -> None:
+    batcher = direct()
+    first = step(1, "s")
+    offer(batcher, first)
+    batch = take(batcher)
+    with pytest.raises(InvalidArgumentError, match="TRITONSERVER_REQUEST_RELEASE_RESCHEDULE"):
+        batcher.reschedule(first, 0)
+    batcher.finish(batch, 0)
+    assert batcher.next_deadline_ns() == IDLE_NS
+
+
+@pytest.mark.parametrize("scheduler", [DefaultScheduler(), DynamicBatcher(BatcherRules(4))])
+def test_other_schedulers_run_every_request_once(
+    scheduler: DefaultScheduler | DynamicBatcher,
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="TRITONSERVER_REQUEST_RELEASE_RESCHEDULE"):
+        scheduler.reschedule(rows_request(1), 0)

@@ -93,11 +93,14 @@ class InProcessInstance:
         requests = [self._make_request(key, batch) for key in keys]
         self._host.begin()
         answers: list[Answer] = []
+        rescheduled: list[InferRequest] = []
         try:
             for request, response in self._file.execute(
                 requests, is_decoupled=self._host.is_decoupled
             ):
                 answers += self._answer(request, response)
+            known = map(self._pop, pb_utils.take_rescheduled(requests))
+            rescheduled = [request for _, request in filter(None, known)]
         except ModelError as error:
             message = failure_text(self._host.instance_name, error)
             _log.error("%s\n%s", message, error.details)
@@ -107,7 +110,7 @@ class InProcessInstance:
         finally:
             self._host.end()
         del requests
-        batch.finish(answers)
+        batch.finish(answers, rescheduled)
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the model that nobody waits for a request any more."""

@@ -208,6 +208,7 @@ class PythonInstance:
         if running is None:
             return
         reader = process.channel.reader(frame)
+        rescheduled: list[InferRequest] = []
         if frame.flags:
             message, details = reader.text(), reader.text()
             if details:
@@ -219,7 +220,8 @@ class PythonInstance:
         else:
             self._has_answered = True
             answers = self._take_answers(running, reader)
-        self._finish(running, frame.key, answers)
+            rescheduled = self._take_rescheduled(running, reader)
+        self._finish(running, frame.key, answers, rescheduled)
 
     def _take_answers(self, running: _Running, reader: wire.Reader) -> list[Answer]:
         """The responses that ``execute`` has returned, each the last of its request."""
@@ -232,6 +234,18 @@ class PythonInstance:
                     self._close_request(running, key)
                     answers.append((request, response_from_wire(response, is_final=True)))
         return answers
+
+    def _take_rescheduled(self, running: _Running, reader: wire.Reader) -> list[InferRequest]:
+        """The requests that are to run again; they come with other keys then."""
+        requests = []
+        keys = [reader.u64() for _ in range(reader.u32())]
+        with self._lock:
+            for key in keys:
+                request = running.open.get(key)
+                if request is not None:
+                    self._close_request(running, key)
+                    requests.append(request)
+        return requests
 
     def _respond(self, key: int, response: wire.WireResponse, *, is_final: bool) -> None:
         with self._lock:
@@ -259,13 +273,19 @@ class PythonInstance:
         self._requests.pop(key, None)
         self._keys_of.pop(request, None)
 
-    def _finish(self, running: _Running, batch_key: int, answers: Sequence[Answer] = ()) -> None:
+    def _finish(
+        self,
+        running: _Running,
+        batch_key: int,
+        answers: Sequence[Answer] = (),
+        rescheduled: Sequence[InferRequest] = (),
+    ) -> None:
         """Let the engine have the instance back, once for each batch."""
         with self._lock:
             known = self._batches.pop(batch_key, None)
         running.returned.set()
         if known is not None:
-            running.batch.finish(answers)
+            running.batch.finish(answers, rescheduled)
 
     def _fail(self, running: _Running, batch_key: int, error: NaiadError) -> None:
         for request in self._take_open(running):

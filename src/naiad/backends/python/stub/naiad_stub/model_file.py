@@ -233,6 +233,11 @@ class ModelFile:
         for request, response in zip(requests, returned, strict=True):
             if response is None:
                 continue
+            if request._release_flags == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+                raise ModelError(
+                    "Expected a None object in the execute function return list for reschduled "
+                    "request."
+                )
             if not isinstance(response, InferenceResponse):
                 raise ModelError(
                     "Expected an 'InferenceResponse' object in the execute function return list, "

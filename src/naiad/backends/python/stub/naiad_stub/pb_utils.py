@@ -602,11 +602,6 @@ class InferenceRequest:
 
     def set_release_flags(self, flags: int) -> None:
         """Whether the request is done with when ``execute`` returns, or comes again."""
-        if flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
-            raise TritonModelException(
-                "this server does not reschedule requests; keep the request and its response "
-                "sender in the model and go on from there"
-            )
         self._release_flags = flags
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:  # noqa: FBT001, FBT002
@@ -683,6 +678,24 @@ def close_request(request: InferenceRequest) -> None:
 def response_to_wire(response: InferenceResponse, wanted: Sequence[str]) -> wire.WireResponse:
     """A response as it crosses, without the outputs that nobody wants."""
     return response._to_wire(wanted)
+
+
+def take_rescheduled(requests: Iterable[InferenceRequest]) -> list[int]:
+    """The keys of the requests that are to come again; what comes then is a new object.
+
+    A request that was answered to the end does not come again.
+    """
+    keys = []
+    for request in requests:
+        answering = request._answering
+        if (
+            request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+            and answering is not None
+            and not answering.is_closed
+        ):
+            answering.is_closed = True
+            keys.append(answering.key)
+    return keys
 
 
 def make_request(host: Host, request: wire.WireRequest) -> InferenceRequest:

@@ -232,13 +232,17 @@ class Process:
         assert runner is not None  # noqa: S101 - the server initializes first
         try:
             responses = runner.execute(requests, is_decoupled=host.is_decoupled)
-            return self._encode(responses), 0
+            return self._encode(responses, pb_utils.take_rescheduled(requests)), 0
         except ModelError as error:
             return self._encode_failure(requests, error), 1
         finally:
             host.is_executing = False
 
-    def _encode(self, responses: list[tuple[InferenceRequest, InferenceResponse]]) -> bytes:
+    def _encode(
+        self,
+        responses: list[tuple[InferenceRequest, InferenceResponse]],
+        rescheduled: list[int],
+    ) -> bytes:
         writer = self._channel.writer()
         writer.u32(len(responses))
         for request, response in responses:
@@ -250,6 +254,9 @@ class Process:
             except RegionFullError as error:
                 writer.discard()
                 raise ModelError(str(error)) from error
+        writer.u32(len(rescheduled))
+        for key in rescheduled:
+            writer.u64(key)
         return writer.payload()
 
     def _encode_failure(self, requests: list[InferenceRequest], error: ModelError) -> bytes:
