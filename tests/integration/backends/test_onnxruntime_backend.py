@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from naiad.backends.base import ModelSource
 from naiad.backends.onnxruntime.backend import OnnxRuntimeBackend
-from naiad.backends.onnxruntime.options import make_session_options
+from naiad.backends.onnxruntime.options import make_run_options, make_session_options
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnsupportedError
 from naiad.inference import datatypes
 from naiad.inference.datatypes import Datatype
@@ -299,6 +300,53 @@ def test_every_parameter_is_taken(tmp_path: Path) -> None:
     source = make_source(tmp_path, parameters=parameters)
     source.config.optimization.graph.level = -1
     np.testing.assert_array_equal(run(source, np.ones((1, 2), np.float32)), [[1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "option", "expected"),
+    [
+        ("intra_op_thread_count", "3", "intra_op_num_threads", 3),
+        ("intra_op_thread_count", "0", "intra_op_num_threads", 7),
+        ("inter_op_thread_count", "2", "inter_op_num_threads", 2),
+        ("inter_op_thread_count", "0", "inter_op_num_threads", 0),
+        ("execution_mode", "0", "execution_mode", onnxruntime.ExecutionMode.ORT_SEQUENTIAL),
+        ("execution_mode", "1", "execution_mode", onnxruntime.ExecutionMode.ORT_PARALLEL),
+        ("enable_mem_arena", "0", "enable_cpu_mem_arena", False),
+        ("enable_mem_arena", "1", "enable_cpu_mem_arena", True),
+        ("enable_mem_pattern", "0", "enable_mem_pattern", False),
+        ("enable_mem_pattern", "1", "enable_mem_pattern", True),
+    ],
+)
+def test_a_parameter_is_the_option_that_triton_makes_of_it(
+    key: str, value: str, option: str, expected: object, tmp_path: Path
+) -> None:
+    source = replace(make_source(tmp_path, parameters={key: value}), core_count=7)
+    assert getattr(make_session_options(source), option) == expected
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        (0, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL),
+        (-1, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC),
+        (1, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED),
+        (2, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL),
+    ],
+)
+def test_a_level_of_the_graph_is_tritons(
+    level: int, expected: onnxruntime.GraphOptimizationLevel, tmp_path: Path
+) -> None:
+    source = make_source(tmp_path)
+    source.config.optimization.graph.level = level
+    assert make_session_options(source).graph_optimization_level == expected
+
+
+def test_the_shrinkage_of_the_arena_is_an_option_of_every_run(tmp_path: Path) -> None:
+    key = "memory.enable_memory_arena_shrinkage"
+    options = make_run_options(make_source(tmp_path, parameters={key: "cpu:0"}))
+    assert options is not None
+    assert options.get_run_config_entry(key) == "cpu:0"
+    assert make_run_options(make_source(tmp_path)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The PyTorch backend on models that the test scripts, traces or exports."""
 
+import dataclasses
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -386,6 +387,72 @@ def test_no_gradients_are_kept(inference_mode: str, tmp_path: Path) -> None:
     source = make_source(tmp_path, fp32("rows"), fp32("OUT"), INFERENCE_MODE=inference_mode)
     (output,) = run(source, "OUT", rows=row(1))
     assert output.data.item() == 1
+
+
+DEFAULTS = {
+    "inference_mode": True,
+    "optimized_execution": True,
+    "shares_weights": False,
+    "cleans_cache": False,
+    "has_cudnn": True,
+    "intra_op_threads": 5,
+    "inter_op_threads": None,
+    "compile_parameters": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "changed"),
+    [
+        ("INFERENCE_MODE", "false", {"inference_mode": False}),
+        ("INFERENCE_MODE", "true", {}),
+        ("DISABLE_OPTIMIZED_EXECUTION", "true", {"optimized_execution": False}),
+        ("ENABLE_WEIGHT_SHARING", "true", {"shares_weights": True}),
+        ("ENABLE_CACHE_CLEANING", "true", {"cleans_cache": True}),
+        ("DISABLE_CUDNN", "true", {"has_cudnn": False}),
+        ("DISABLE_CUDNN", "false", {}),
+        ("INTRA_OP_THREAD_COUNT", "2", {"intra_op_threads": 2}),
+        ("INTRA_OP_THREAD_COUNT", "0", {}),
+        ("NUM_THREADS", "2", {"intra_op_threads": 2}),
+        ("INTER_OP_THREAD_COUNT", "3", {"inter_op_threads": 3}),
+        ("NUM_INTEROP_THREADS", "3", {"inter_op_threads": 3}),
+        ("ENABLE_JIT_EXECUTOR", "true", {}),
+        (
+            "TORCH_COMPILE_OPTIONAL_PARAMETERS",
+            '{"mode": "max-autotune"}',
+            {"compile_parameters": {"mode": "max-autotune"}},
+        ),
+    ],
+)
+def test_a_parameter_changes_what_it_names_and_nothing_else(
+    key: str, value: str, changed: dict[str, object], tmp_path: Path
+) -> None:
+    source = make_source(tmp_path, fp32("input"), fp32("OUT"), **{key: value})
+    options = TorchOptions.read(dataclasses.replace(source, thread_count=5))
+    assert dataclasses.asdict(options) == DEFAULTS | changed
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "INFERENCE_MODE",
+        "DISABLE_OPTIMIZED_EXECUTION",
+        "ENABLE_WEIGHT_SHARING",
+        "ENABLE_CACHE_CLEANING",
+        "DISABLE_CUDNN",
+        "ENABLE_JIT_EXECUTOR",
+        "ENABLE_JIT_PROFILING",
+        "ENABLE_TENSOR_FUSER",
+        "INTRA_OP_THREAD_COUNT",
+        "INTER_OP_THREAD_COUNT",
+        "NUM_THREADS",
+        "NUM_INTEROP_THREADS",
+    ],
+)
+def test_a_parameter_that_can_not_be_is_refused(key: str, tmp_path: Path) -> None:
+    source = make_source(tmp_path, fp32("input"), fp32("OUT"), **{key: "perhaps"})
+    with pytest.raises(InvalidArgumentError, match=f"parameter '{key}' of model 'm' must be"):
+        TorchOptions.read(source)
 
 
 def test_parameters_are_taken_and_checked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -75,9 +75,58 @@ def test_tensorrt_has_tritons_names_and_cuda_behind_it() -> None:
     providers = select_providers(asked, ON_GPU_1, GPU_BUILD)
     assert [name for name, _ in providers] == names
     assert providers[0][1] == {
-        "trt_fp16_enable": "1",
+        "trt_fp16_enable": "True",
         "trt_max_workspace_size": "1024",
-        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_enable": "True",
+        "device_id": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "option"),
+    [
+        ("cudnn_conv_algo_search", "0", "EXHAUSTIVE"),
+        ("cudnn_conv_algo_search", "1", "HEURISTIC"),
+        ("cudnn_conv_algo_search", "2", "DEFAULT"),
+        ("arena_extend_strategy", "0", "kNextPowerOfTwo"),
+        ("arena_extend_strategy", "1", "kSameAsRequested"),
+        ("do_copy_in_default_stream", "0", "0"),
+        ("gpu_mem_limit", "4294967200", "4294967200"),
+    ],
+)
+def test_the_older_parameters_of_cuda_are_its_options(key: str, value: str, option: str) -> None:
+    asked = config()
+    asked.parameters[key].string_value = value
+    assert select_providers(asked, ON_GPU_1, GPU_BUILD)[0] == (
+        "CUDAExecutionProvider",
+        {key: option, "device_id": "1"},
+    )
+    assert select_providers(asked, ON_CPU, CPU_BUILD) == [CPU]
+
+
+@pytest.mark.parametrize("key", ["cudnn_conv_algo_search", "gpu_mem_limit"])
+def test_older_parameters_of_cuda_that_can_not_be_are_refused(key: str) -> None:
+    asked = config()
+    asked.parameters[key].string_value = "fast"
+    with pytest.raises(InvalidArgumentError, match=f"parameter '{key}' of model 'm' must be"):
+        select_providers(asked, ON_GPU_1, GPU_BUILD)
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [("1", "True"), ("true", "True"), ("0", "False"), ("False", "False")]
+)
+def test_flags_of_tensorrt_are_the_words_that_onnxruntime_takes(value: str, word: str) -> None:
+    asked = config(
+        'gpu_execution_accelerator { name: "tensorrt" '
+        f'parameters {{ key: "trt_cuda_graph_enable" value: "{value}" }} '
+        f'parameters {{ key: "int8_use_native_calibration_table" value: "{value}" }} '
+        'parameters { key: "trt_builder_optimization_level" value: "1" } }'
+    )
+    _, options = select_providers(asked, ON_GPU_1, GPU_BUILD)[0]
+    assert options == {
+        "trt_cuda_graph_enable": word,
+        "trt_int8_use_native_calibration_table": word,
+        "trt_builder_optimization_level": "1",
         "device_id": "1",
     }
 

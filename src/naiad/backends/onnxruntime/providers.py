@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from naiad.backends.parameters import read_integer, read_text
 from naiad.errors import InvalidArgumentError, UnsupportedError
 from naiad.model_config.instances import list_instances
 from naiad.model_config.schema import ModelConfig, ModelOptimizationPolicy
@@ -39,10 +40,42 @@ _TENSORRT_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 _TENSORRT_PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "FP32": MappingProxyType({}),
-        "FP16": MappingProxyType({"trt_fp16_enable": "1"}),
-        "INT8": MappingProxyType({"trt_int8_enable": "1"}),
+        "FP16": MappingProxyType({"trt_fp16_enable": "True"}),
+        "INT8": MappingProxyType({"trt_int8_enable": "True"}),
     }
 )
+# Triton says 1 or true; the Python API of onnxruntime takes these words and no others.
+_TENSORRT_FLAGS: Final = frozenset(
+    f"trt_{flag}"
+    for flag in (
+        "build_heuristics_enable",
+        "context_memory_sharing_enable",
+        "cuda_graph_enable",
+        "detailed_build_log",
+        "dla_enable",
+        "dump_ep_context_model",
+        "dump_subgraphs",
+        "engine_cache_enable",
+        "force_sequential_engine_build",
+        "force_timing_cache",
+        "fp16_enable",
+        "int8_enable",
+        "int8_use_native_calibration_table",
+        "layer_norm_fp32_fallback",
+        "sparsity_enable",
+        "timing_cache_enable",
+    )
+)
+_FLAGS: Final = MappingProxyType({"1": "True", "true": "True", "0": "False", "false": "False"})
+# The older way to say options of CUDA, as parameters of the model, and its numbers.
+_CUDA_PARAMETERS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
+        "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
+        "do_copy_in_default_stream": {"0": "0", "1": "1"},
+    }
+)
+_CUDA_LIMIT: Final = "gpu_mem_limit"
 
 
 def find_gpu(config: ModelConfig, index: int) -> int | None:
@@ -80,7 +113,11 @@ def select_providers(
         ]
         if _CUDA not in [name for name, _ in wanted]:
             wanted.append((_CUDA, {}))
-        wanted = [(name, {**options, "device_id": str(gpu)}) for name, options in wanted]
+        older = _read_cuda_parameters(config)
+        wanted = [
+            (name, {**(older if name == _CUDA else {}), **options, "device_id": str(gpu)})
+            for name, options in wanted
+        ]
     for name, _ in wanted:
         # onnxruntime itself goes on without it, and its user wonders where the speed is.
         if name not in available:
@@ -137,11 +174,30 @@ def _make_provider(
     return provider, options
 
 
+def _read_cuda_parameters(config: ModelConfig) -> dict[str, str]:
+    options: dict[str, str] = {}
+    limit = read_integer(config, _CUDA_LIMIT)
+    if limit is not None:
+        options[_CUDA_LIMIT] = str(limit)
+    for key, words in _CUDA_PARAMETERS.items():
+        text = read_text(config, key)
+        if text is None:
+            continue
+        if text not in words:
+            raise InvalidArgumentError(
+                f"parameter '{key}' of model '{config.name}' must be one of {', '.join(words)}, "
+                f"got '{text}'"
+            )
+        options[key] = words[text]
+    return options
+
+
 def _translate_tensorrt(parameters: Mapping[str, str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for key, value in parameters.items():
         if key != "precision_mode":
-            options[_TENSORRT_OPTIONS.get(key, key)] = value
+            name = _TENSORRT_OPTIONS.get(key, key)
+            options[name] = _FLAGS.get(value.lower(), value) if name in _TENSORRT_FLAGS else value
             continue
         precision = _TENSORRT_PRECISIONS.get(value)
         if precision is None:
