@@ -1,7 +1,9 @@
-"""The truth table of docs/reference/health.md, row by row, on a real engine."""
+"""The truth table of docs/reference/health.md, row by row, over HTTP and gRPC on a real engine."""
 
 import asyncio
+import os
 import shutil
+import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,8 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.support.python_models import write_model
 from tests.support.repository_builder import RepositoryBuilder
 from tests.support.requests import make_request, tensor
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc as pb_grpc
 
 from naiad.backends.base import Backend, Instance, ModelSource
 from naiad.backends.registry import BackendRegistry
@@ -20,6 +27,11 @@ from naiad.clock import SystemClock
 from naiad.engine.engine import Engine, EngineOptions, ModelControlMode
 from naiad.engine.loader import Loader, LoaderOptions
 from naiad.errors import InternalError, NaiadError
+from naiad.frontends.byte_budget import ByteBudget
+from naiad.frontends.grpc.options import GrpcOptions
+from naiad.frontends.grpc.server import GrpcServer
+from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.http.server import HttpServer
 from naiad.inference.datatypes import FP32
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
@@ -29,6 +41,22 @@ CONFIG = """backend: "gated" max_batch_size: 8
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
 """
+
+
+PYTHON = """
+import os, pathlib
+
+class TritonPythonModel:
+    def initialize(self, args):
+        pid = pathlib.Path({pid!r})
+        if pid.exists() and not {may_return}:
+            raise RuntimeError("never again")
+        pid.write_text(str(os.getpid()))
+
+    def execute(self, requests):
+        return [None for _ in requests]
+"""
+Ask = Callable[[], Awaitable[list[bool]]]
 
 
 class GatedBackend:
@@ -65,13 +93,13 @@ class GatedBackend:
         """Nothing is held."""
 
 
-class OneBackend(BackendRegistry):
+class OneMoreBackend(BackendRegistry):
     def __init__(self, backend: Backend) -> None:
         super().__init__()
         self._backend = backend
 
     def get(self, name: str) -> Backend:
-        return self._backend
+        return self._backend if name == "gated" else super().get(name)
 
 
 class Stage:
@@ -83,7 +111,7 @@ class Stage:
         self.backend = GatedBackend()
         self.engine = Engine(
             EngineOptions("naiad", "1", mode, is_readiness_strict=is_strict),
-            Loader(LoaderOptions((path,)), OneBackend(self.backend)),
+            Loader(LoaderOptions((path,)), OneMoreBackend(self.backend)),
             SystemClock(),
         )
         self._tasks: list[asyncio.Task[Any]] = []
@@ -218,6 +246,34 @@ async def draining(stage: Stage) -> None:
     stage.engine.announce_stop()
 
 
+async def killed(stage: Stage, *, may_return: bool) -> None:
+    """The process of a Python model is gone, and perhaps there is another one."""
+    pid = stage.builder.path.parent / f"{stage.builder.path.name}.pid"
+    write_model(
+        stage.builder.path,
+        "m",
+        PYTHON.format(pid=str(pid), may_return=may_return),
+        extra='parameters { key: "RESTART_LIMIT" value { string_value: "1" } }',
+    )
+    await serving(stage)
+    assert stage.engine.is_model_ready("m")
+    before = pid.read_text()
+    os.kill(int(before), signal.SIGKILL)
+    # Each index takes some turns of the loop and a thread.
+    while stage.engine.is_model_ready("m") and pid.read_text() == before:
+        await stage.engine.index(ready_only=False)
+    while may_return and not stage.engine.is_model_ready("m"):
+        await stage.engine.index(ready_only=False)
+
+
+async def process_died(stage: Stage) -> None:
+    await killed(stage, may_return=False)
+
+
+async def process_is_back(stage: Stage) -> None:
+    await killed(stage, may_return=True)
+
+
 async def stopping(stage: Stage) -> None:
     await serving(stage)
     await stage.engine.stop()
@@ -237,6 +293,8 @@ SITUATIONS: Mapping[str, Callable[[Stage], Awaitable[None]]] = {
     "A reload failed, the old version serves": failed_reload,
     "A failed model was unloaded": failed_and_unloaded,
     "A failed model was mended and loaded": failed_and_mended,
+    "The process of a Python model died, and no other can be started": process_died,
+    "The process of a Python model died, and another was started": process_is_back,
     "A model is unloaded, requests are still in it": unloading,
     "A model is unloaded": unloaded,
     "The server drains: it was told to stop, requests are under way": draining,
@@ -265,12 +323,67 @@ def test_the_page_has_every_situation() -> None:
     assert list(read_table()) == list(SITUATIONS)
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
+@asynccontextmanager
+async def answering(engine: Engine) -> AsyncIterator[Ask]:
+    """What asks the engine's health over HTTP and gRPC; each must say what the engine says."""
+    budget = ByteBudget(1 << 20)
+    http = HttpServer(engine, HttpOptions(address="127.0.0.1", port=0), budget)
+    grpc = GrpcServer(engine, GrpcOptions(address="127.0.0.1", port=0), budget)
+    await http.start()
+    await grpc.start()
+    async with aio.insecure_channel(f"127.0.0.1:{grpc.port}") as channel:
+        stub = pb_grpc.GRPCInferenceServiceStub(channel)
+        health = health_pb2_grpc.HealthStub(channel)
+
+        async def ask() -> list[bool]:
+            serving = await health.Check(health_pb2.HealthCheckRequest())
+            over_grpc = [
+                (await stub.ServerLive(pb.ServerLiveRequest())).live,
+                (await stub.ServerReady(pb.ServerReadyRequest())).ready,
+                (await stub.ModelReady(pb.ModelReadyRequest(name="m"))).ready,
+            ]
+            assert (serving.status == health_pb2.HealthCheckResponse.SERVING) == over_grpc[1]
+            over_http = [
+                await is_ok(http.port, path)
+                for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/m/ready")
+            ]
+            own = [engine.is_live(), engine.is_ready(), engine.is_model_ready("m")]
+            assert own == over_http == over_grpc
+            return own
+
+        yield ask
+    http.close()
+    grpc.close()
+
+
+async def is_ok(port: int, path: str) -> bool:
+    """Whether a GET is answered with 200."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n".encode())
+    status = (await reader.readline()).split()[1]
+    writer.close()
+    await writer.wait_closed()
+    assert status in {b"200", b"400", b"404"}
+    return status == b"200"
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        pytest.param(situation, marks=pytest.mark.slow if "process" in situation else ())
+        for situation in SITUATIONS
+    ],
+)
 async def test_health(tmp_path: Path, situation: str) -> None:
     answers = []
-    async with in_situation(tmp_path / "strict", situation, is_strict=True) as stage:
-        engine = stage.engine
-        answers += [engine.is_live(), engine.is_ready(), engine.is_model_ready("m")]
-    async with in_situation(tmp_path / "lax", situation, is_strict=False) as stage:
-        answers.insert(2, stage.engine.is_ready())
+    async with (
+        in_situation(tmp_path / "strict", situation, is_strict=True) as stage,
+        answering(stage.engine) as ask,
+    ):
+        answers += await ask()
+    async with (
+        in_situation(tmp_path / "lax", situation, is_strict=False) as stage,
+        answering(stage.engine) as ask,
+    ):
+        answers.insert(2, (await ask())[1])
     assert ["yes" if answer else "no" for answer in answers] == read_table()[situation]
