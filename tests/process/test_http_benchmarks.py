@@ -36,6 +36,15 @@ def test_http_loop_hold(tmp_path: Path) -> None:
         assert row["cpu_max_ms"] > 0
 
 
+def test_loop_steps(tmp_path: Path) -> None:
+    # One round of something small: whether a pass is short enough is for a quiet machine to say.
+    figures = run("loop_steps.py", tmp_path / "f.json", "--megabytes=1", "--rounds=1", "--no-limit")
+    assert len(figures["situations"]) >= 12
+    for row in figures["situations"].values():
+        assert 0 < row["cpu_max_ms"] <= row["cpu_worst_ms"]
+        assert row["wall_p999_ms"] <= row["wall_max_ms"]
+
+
 def test_http_large_bodies(tmp_path: Path) -> None:
     figures = run("http_large_bodies.py", tmp_path / "f.json", "--seconds=1", "--generator=python")
     assert figures["direct_us"] > 0

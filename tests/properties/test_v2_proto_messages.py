@@ -77,7 +77,8 @@ def assert_equal(read: InferMessage, expected: ModelInferRequest) -> None:
         assert list(ours.shape) == list(theirs.shape)
         assert dict(ours.parameters or {}) == dict(theirs.parameters)
         assert (ours.contents is not None) == theirs.HasField("contents")
-        assert ours.contents is None or ours.contents == theirs.contents
+        if ours.contents is not None:
+            assert InferTensorContents.FromString(bytes(ours.contents)) == theirs.contents
     assert [entry.name for entry in read.outputs] == [entry.name for entry in expected.outputs]
     for wanted, their in zip(read.outputs, expected.outputs, strict=True):
         assert dict(wanted.parameters or {}) == dict(their.parameters)

@@ -105,7 +105,7 @@ class FakeEngine:
         self.failure: NaiadError | None = None
         self.live = True
         self.ready = True
-        self.loads: list[tuple[str, str | None, Mapping[str, bytes]]] = []
+        self.loads: list[tuple[str, str | None, Mapping[str, bytes | memoryview]]] = []
         self.unloads: list[tuple[str, bool]] = []
         self.now = 1
         # Models that are loaded and have no instance that can run.
@@ -201,7 +201,7 @@ class FakeEngine:
         return lines
 
     async def load_model(
-        self, name: str, config_json: str | None, files: Mapping[str, bytes]
+        self, name: str, config_json: str | None, files: Mapping[str, bytes | memoryview]
     ) -> None:
         if self.failure is not None:
             raise self.failure

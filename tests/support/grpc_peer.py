@@ -41,6 +41,8 @@ class FakeTransport(asyncio.Transport):
         self.extra: dict[str, Any] = {}
         self.high = 0
         self.stuck_bytes = 0
+        self.pauses = 0
+        self.is_paused = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self.extra.get(name, default)
@@ -53,6 +55,13 @@ class FakeTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
+
+    def pause_reading(self) -> None:
+        self.pauses += 1
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
     def is_closing(self) -> bool:
         return self.closed

@@ -237,7 +237,7 @@ class ModelServices(Protocol):
         self,
         name: str,
         config_json: str | None,
-        files: Mapping[str, bytes],
+        files: Mapping[str, bytes | memoryview],
         on_done: Callable[[Any], None],
     ) -> None:
         """Load a model, or load it anew."""
@@ -271,7 +271,7 @@ class NoServices:
         self,
         name: str,
         config_json: str | None,
-        files: Mapping[str, bytes],
+        files: Mapping[str, bytes | memoryview],
         on_done: Callable[[Any], None],
     ) -> None:
         """See `ModelServices`."""

@@ -355,7 +355,7 @@ class Engine:
         return lines
 
     async def load_model(
-        self, name: str, config_json: str | None, files: Mapping[str, bytes]
+        self, name: str, config_json: str | None, files: Mapping[str, bytes | memoryview]
     ) -> None:
         """Load or reload a model; returns when it serves.
 

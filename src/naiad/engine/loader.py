@@ -112,7 +112,7 @@ class Override:
     """
 
     config_json: str | None = None
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes | memoryview] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -488,7 +488,7 @@ def _warn_of_versions(model: ModelId, folder: ModelFolder, config: ModelConfig) 
             )
 
 
-def _write_files(repository: Path, name: str, files: Mapping[str, bytes]) -> None:
+def _write_files(repository: Path, name: str, files: Mapping[str, bytes | memoryview]) -> None:
     root = repository / name
     root.mkdir()
     for relative, content in files.items():

@@ -43,7 +43,7 @@ class ServingModels(ComposingModels, Protocol):
         ...
 
     async def load_model(
-        self, name: str, config_json: str | None, files: Mapping[str, bytes]
+        self, name: str, config_json: str | None, files: Mapping[str, bytes | memoryview]
     ) -> None:
         """Load a model."""
         ...
@@ -82,7 +82,11 @@ class EngineServices:
         self._call_soon(self._cancel, request)
 
     def load_model(
-        self, name: str, config_json: str | None, files: Mapping[str, bytes], on_done: _Done
+        self,
+        name: str,
+        config_json: str | None,
+        files: Mapping[str, bytes | memoryview],
+        on_done: _Done,
     ) -> None:
         """See `ModelServices`."""
         work = self._models.load_model(name, config_json, files)

@@ -125,7 +125,7 @@ class ServingEngine(Protocol[ModelT]):
         ...
 
     async def load_model(
-        self, name: str, config_json: str | None, files: Mapping[str, bytes]
+        self, name: str, config_json: str | None, files: Mapping[str, bytes | memoryview]
     ) -> None:
         """Load or reload a model."""
         ...

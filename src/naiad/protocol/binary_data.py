@@ -117,6 +117,14 @@ def encode_elements(elements: npt.NDArray[np.object_]) -> bytes:
 
 def encode_list(elements: Sequence[bytes]) -> bytes:
     """The wire form of BYTES elements."""
+    # A piece at a time: the parts of millions of elements take ten times what they are joined to.
+    return b"".join(
+        _encode_some(elements[start : start + _STEP_ELEMENTS])
+        for start in range(0, len(elements), _STEP_ELEMENTS)
+    )
+
+
+def _encode_some(elements: Sequence[bytes]) -> bytes:
     pack = _LENGTH.pack
     parts: list[bytes] = []
     for element in elements:

@@ -4,7 +4,7 @@ Source: Triton's extension_generate.md. Keys that name an input are tensors, the
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -20,10 +20,14 @@ from naiad.model_config.signature import ModelSignature, TensorSpec
 from naiad.protocol.binary_data import arrange_elements
 from naiad.protocol.json_data import decode_data, encode_data, encode_strings, flatten
 from naiad.protocol.json_text import LIMIT_ADVICE, Buffer, parse_json, wrong_type
+from naiad.protocol.output_data import EncodedData, encode_output_in_steps, is_large_output
+from naiad.protocol.requested_outputs import AS_JSON
 from naiad.protocol.v2_json import check_element_count, decode_parameter
 
 # A server-sent event stream may have it anywhere; clients skip it.
 EMPTY_COMMENT: Final = b":\n\n"
+EVENT_START: Final = b"data: "
+EVENT_END: Final = b"\n\n"
 
 _NESTED: Final = "parameters"
 # Of the length that goes before every element on the wire.
@@ -72,28 +76,55 @@ def decode_generate_request(
     return request
 
 
+def is_large_response(response: InferResponse) -> bool:
+    """Whether ``encode_generate_response`` takes so long that to do it in steps is better."""
+    return any(is_large_output(tensor, AS_JSON) for tensor in response.outputs)
+
+
 def encode_generate_response(response: InferResponse) -> bytes:
     """One response as a flat object, sorted by key; a tensor of one element is a scalar.
 
     Raises:
         InvalidArgumentError: an output that JSON can not carry.
     """
+    return b"".join(_join_members(response, {}))
+
+
+def encode_generate_in_steps(response: InferResponse) -> Generator[None, None, list[Buffer]]:
+    """The pieces of ``encode_generate_response``, pausing now and then."""
+    encoded: dict[str, list[Buffer]] = {}
+    for tensor in response.outputs:
+        if is_large_output(tensor, AS_JSON):
+            encoded[tensor.name] = yield from encode_output_in_steps(tensor, AS_JSON)
+    return _join_members(response, encoded)
+
+
+def _join_members(response: InferResponse, encoded: EncodedData) -> list[Buffer]:
+    """The pieces of the object; ``encoded`` has the data of outputs that were encoded before."""
     # Where names collide Triton keeps the first, in this order.
-    members: dict[str, bytes] = {tensor.name: _encode_tensor(tensor) for tensor in response.outputs}
+    members: dict[str, Sequence[Buffer]] = {
+        tensor.name: encoded.get(tensor.name) or (_encode_tensor(tensor),)
+        for tensor in response.outputs
+    }
     for key, value in (response.parameters or {}).items():
-        members[key] = orjson.dumps(value)
-    members["model_name"] = orjson.dumps(response.model_name)
-    members["model_version"] = b'"%d"' % response.model_version
+        members[key] = (orjson.dumps(value),)
+    members["model_name"] = (orjson.dumps(response.model_name),)
+    members["model_version"] = (b'"%d"' % response.model_version,)
     if response.request_id:
-        members["id"] = orjson.dumps(response.request_id)
-    return b"{%b}" % b",".join(
-        b"%b:%b" % (orjson.dumps(key), members[key]) for key in sorted(members)
-    )
+        members["id"] = (orjson.dumps(response.request_id),)
+    pieces: list[Buffer] = []
+    separator = b"{"
+    for key in sorted(members):
+        pieces.append(b"%b%b:" % (separator, orjson.dumps(key)))
+        pieces += members[key]
+        separator = b","
+    pieces.append(b"}")
+    return pieces
 
 
 def encode_event(data: bytes) -> bytes:
     """``data``, which has no line breaks, as a server-sent event."""
-    return b"data: %b\n\n" % data
+    return b"%b%b%b" % (EVENT_START, data, EVENT_END)
 
 
 def _encode_tensor(tensor: Tensor) -> bytes:

@@ -13,7 +13,14 @@ from google.protobuf.message import DecodeError
 
 from naiad.errors import InternalError
 from naiad.inference.datatypes import BY_NAME, BYTES
-from naiad.protocol.pb.grpc_service import InferParameter, InferTensorContents, ModelInferRequest
+from naiad.protocol.pb.grpc_service import InferParameter, ModelInferRequest
+from naiad.protocol.wire import (
+    LENGTH,
+    Bytes,
+    MalformedMessageError,
+    read_fields,
+    read_varint,
+)
 
 if TYPE_CHECKING:
     from naiad.protocol.json_text import Buffer
@@ -30,6 +37,9 @@ _RAW_INPUT_CONTENTS: Final = 0x3A
 # What is remembered by its bytes: only what is short, and never more than this many.
 _MAX_KNOWN_BYTES: Final = 256
 _MAX_KNOWN: Final = 1024
+# An input with so much in it has typed contents, which are not protobuf's to read.
+_LARGE_INPUT_BYTES: Final = 4096
+_CONTENTS: Final = 5
 
 # numpy 1.x stops here; no model comes near.
 MAX_RANK: Final = 32
@@ -47,20 +57,22 @@ class InputMessage:
         datatype: None where the name of it is none.
         shape: as sent; may hold negative sizes.
         parameters: None where there are none.
-        contents: the elements, where they are typed.
+        contents: the bytes of the elements' message, where they are typed.
         plain_bytes: how many raw bytes the shape stands for; -1 where that takes a closer look.
     """
 
     __slots__ = ("contents", "datatype", "name", "parameters", "plain_bytes", "shape")
 
-    def __init__(self, message: ModelInferRequest.InferInputTensor) -> None:
+    def __init__(
+        self, message: ModelInferRequest.InferInputTensor, contents: Bytes | None = None
+    ) -> None:
         self.name = message.name
         self.datatype = BY_NAME.get(message.datatype)
         self.shape = tuple(message.shape)
         self.parameters: Parameters | None = message.parameters or None
-        self.contents: InferTensorContents | None = (
-            message.contents if message.HasField("contents") else None
-        )
+        if contents is None and message.HasField("contents"):
+            contents = message.contents.SerializeToString()
+        self.contents = contents
         is_plain = (
             self.datatype not in (None, BYTES)
             and self.parameters is None
@@ -150,7 +162,7 @@ class InferMessageReader:
         """
         try:
             return self._read_usual(data, start)
-        except (_UnusualError, IndexError, UnicodeDecodeError):
+        except (_UnusualError, MalformedMessageError, IndexError, UnicodeDecodeError):
             pass
         except DecodeError:
             raise InternalError("Unable to parse request") from None
@@ -169,14 +181,17 @@ class InferMessageReader:
             size = data[start + 1]
             start += 2
             if size > 0x7F:
-                size, start = _read_length(data, start - 1)
+                size, start = read_varint(data, start - 1, end)
             stop = start + size
             if stop > end:
                 raise _UnusualError
             if tag == _RAW_INPUT_CONTENTS:
                 message.raw_contents.append((data, start, size))
             elif tag == _INPUTS:
-                message.inputs.append(self._read_input(bytes(data[start:stop])))
+                if size <= _LARGE_INPUT_BYTES:
+                    message.inputs.append(self._read_input(bytes(data[start:stop])))
+                else:
+                    message.inputs.append(_read_large_input(data, start, stop))
             elif tag == _OUTPUTS:
                 message.outputs.append(self._read_output(bytes(data[start:stop])))
             elif tag == _PARAMETERS:
@@ -207,6 +222,22 @@ class InferMessageReader:
         return read
 
 
+def _read_large_input(data: Bytes, start: int, end: int) -> InputMessage:
+    """An input whose contents stay where they are."""
+    rest = bytearray()
+    contents: list[Bytes] = []
+    view = memoryview(data)
+    for field in read_fields(data, start, end):
+        if field.number == _CONTENTS and field.kind == LENGTH:
+            contents.append(view[field.content : field.end])
+        else:
+            rest += view[field.start : field.end]
+    message = ModelInferRequest.InferInputTensor.FromString(bytes(rest))
+    # Of a message that is given in several parts, the parts are joined.
+    joined = contents[0] if len(contents) == 1 else b"".join(contents)
+    return InputMessage(message, joined if contents else None)
+
+
 def find_raw_contents(data: bytes, start: int) -> int:
     """Where the first raw contents begin, in the first part of a request.
 
@@ -218,27 +249,17 @@ def find_raw_contents(data: bytes, start: int) -> int:
         The offset in ``data``; ``start`` where none begin there.
     """
     position = start
+    end = len(data)
     try:
-        while True:
+        while position < end:
             tag = data[position]
-            size, content = _read_length(data, position + 1)
+            size, content = read_varint(data, position + 1, end)
             if tag == _RAW_INPUT_CONTENTS:
                 return content
             position = content + size
-    except (IndexError, _UnusualError):
-        return start
-
-
-def _read_length(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """The varint at ``position`` and where it ends; at most four bytes are usual."""
-    value = 0
-    for shift in (0, 7, 14, 21, 28):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise _UnusualError
+    except MalformedMessageError:
+        pass
+    return start
 
 
 def _read_text(message: InferMessage, tag: int, text: str) -> None:

@@ -172,7 +172,7 @@ def _encode_head(document: Any) -> bytes:
     head = _encode({"document": document})
     if len(head) > _MAX_HEAD_BYTES:
         raise InvalidArgumentError(
-            f"the request's JSON has {len(head)} bytes besides the 'data' of its inputs, the limit "
+            f"the request's JSON has {len(head)} bytes besides its tensors or files, the limit "
             f"is {_MAX_HEAD_BYTES} bytes"
         )
     return head

@@ -1,9 +1,11 @@
 """Tensors whose elements come in the typed fields of ``InferTensorContents``.
 
-What does not fit is refused, where Triton lets 300 wrap around in INT8.
+They are read from the message's bytes and in steps: protobuf makes a Python object of each element,
+which for a million of them holds the event loop for a tenth of a second. What does not fit is
+refused, where Triton lets 300 wrap around in INT8.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,61 +14,75 @@ import numpy.typing as npt
 
 from naiad.errors import InvalidArgumentError
 from naiad.inference.datatypes import BYTES, Datatype
-from naiad.protocol.binary_data import arrange_elements
-from naiad.protocol.pb.grpc_service import InferTensorContents
+from naiad.protocol.wire import (
+    LENGTH,
+    Bytes,
+    Field,
+    MalformedMessageError,
+    read_fields,
+)
 
-# Fields in the order in which Triton looks at them, with what their elements are.
-_FIELDS: Final[Mapping[str, str]] = MappingProxyType(
+Steps = Generator[None, None, None]
+
+# Fields by number, which is the order in which Triton looks at them: what their elements are, and
+# as what they are read.
+_FIELDS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
     {
-        "bool_contents": "BOOL",
-        "int_contents": "INT32",
-        "int64_contents": "INT64",
-        "uint_contents": "UINT32",
-        "uint64_contents": "UINT64",
-        "fp32_contents": "FP32",
-        "fp64_contents": "FP64",
-        "bytes_contents": "BYTES",
+        1: ("BOOL", "?"),
+        2: ("INT32", "<i4"),
+        3: ("INT64", "<i8"),
+        4: ("UINT32", "<u4"),
+        5: ("UINT64", "<u8"),
+        6: ("FP32", "<f4"),
+        7: ("FP64", "<f8"),
+        8: ("BYTES", "O"),
     }
 )
+_BYTES_FIELD: Final = 8
 # Datatypes that have no field of their own and use a wider one.
 _WIDENED: Final[Mapping[str, str]] = MappingProxyType(
     {"INT8": "INT32", "INT16": "INT32", "UINT8": "UINT32", "UINT16": "UINT32"}
 )
+# What takes about a millisecond: fields, bytes of numbers, bytes to copy.
+_STEP_FIELDS: Final = 1024
+_STEP_VARINT_BYTES: Final = 16 << 10
+_STEP_COPY_BYTES: Final = 1 << 20
+_MAX_VARINT_BYTES: Final = 10
 
 
-def decode_contents(
-    contents: InferTensorContents, datatype: Datatype, input_name: str, model_name: str
-) -> npt.NDArray[Any]:
-    """The elements as an array of one dimension.
+def decode_contents_in_steps(
+    contents: Bytes, datatype: Datatype, input_name: str, model_name: str
+) -> Generator[None, None, list[bytes] | npt.NDArray[Any]]:
+    """The elements, as a list of BYTES or as an array of one dimension.
 
     Args:
-        contents: of the input; FP16 and BF16 have no field there.
+        contents: the bytes of an ``InferTensorContents``; FP16 and BF16 have no field there.
         datatype: what the request says that the elements are.
         input_name: for the error.
         model_name: for the error.
 
     Raises:
         InvalidArgumentError: elements of another type, or that do not fit.
+        MalformedMessageError: the bytes are no such message.
     """
+    collected = _Collected(contents)
+    yield from collected.read()
     expected = _WIDENED.get(datatype.name, datatype.name)
-    values: Any = ()
-    for field, kind in _FIELDS.items():
-        elements = getattr(contents, field)
-        if not elements:
-            continue
+    for number in sorted(collected.pieces):
+        kind = _FIELDS[number][0]
         if kind != expected:
             raise InvalidArgumentError(
                 f"unexpected explicit tensor data for input tensor '{input_name}' for model "
                 f"'{model_name}' of type '{kind}', expected datatype '{datatype.name}'"
             )
-        values = elements
     if datatype is BYTES:
-        return arrange_elements(list(values), (len(values),))
-    if datatype.dtype.kind == "f" and values:
-        return _packed(contents, datatype, len(values))
+        return collected.elements
+    pieces = next(iter(collected.pieces.values()), [])
+    if datatype.dtype.kind == "f":
+        return (yield from _join_fixed(pieces, datatype))
+    wide = yield from _join_varints(pieces, np.dtype(_kind_of(expected)))
     if datatype.name not in _WIDENED:
-        return np.fromiter(values, datatype.dtype, len(values))
-    wide = np.fromiter(values, np.int64, len(values))
+        return wide
     narrow: npt.NDArray[Any] = wide.astype(datatype.dtype)
     lost = narrow != wide
     if lost.any():
@@ -77,12 +93,114 @@ def decode_contents(
     return narrow
 
 
-def _packed(contents: InferTensorContents, datatype: Datatype, count: int) -> npt.NDArray[Any]:
-    """Elements of a fixed width, which protobuf packs as they lie in memory.
+def _kind_of(datatype: str) -> str:
+    return next((kind for name, kind in _FIELDS.values() if name == datatype), "<u8")
 
-    They are the one field that is set, and the last bytes of its encoding: a million of them are
-    there at once, while to ask protobuf for each holds the event loop for long.
+
+class _Collected:
+    """The fields of one message, sorted out.
+
+    Attributes:
+        pieces: by field the bytes of its elements, packed or not; no field is without any.
+        elements: of the field of BYTES.
     """
-    contents.DiscardUnknownFields()  # or they would come last
-    encoded = contents.SerializeToString()
-    return np.frombuffer(encoded, datatype.dtype, count, len(encoded) - count * datatype.byte_size)
+
+    def __init__(self, contents: Bytes) -> None:
+        self._contents = memoryview(contents)
+        self.pieces: dict[int, list[Bytes | bytearray]] = {}
+        self.elements: list[bytes] = []
+
+    def read(self) -> Steps:
+        """Collect, pausing now and then."""
+        fields = read_fields(self._contents, 0, len(self._contents))
+        for index, field in enumerate(fields, 1):
+            self._take(field)
+            if index % _STEP_FIELDS == 0:
+                yield
+        if self.elements:
+            self.pieces[_BYTES_FIELD] = []
+
+    def _take(self, field: Field) -> None:
+        data = self._contents[field.content : field.end]
+        if field.number not in _FIELDS:
+            return  # of a later version
+        if field.number == _BYTES_FIELD:
+            if field.kind == LENGTH:
+                self.elements.append(data.tobytes())
+            return
+        if not data:
+            return
+        pieces = self.pieces.setdefault(field.number, [])
+        if field.kind == LENGTH:
+            pieces.append(data)
+        elif pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += data
+        else:
+            pieces.append(bytearray(data))
+
+
+def _join_fixed(
+    pieces: Sequence[Bytes | bytearray], datatype: Datatype
+) -> Generator[None, None, npt.NDArray[Any]]:
+    """Elements of a fixed width, which are packed as they lie in memory."""
+    size = sum(map(len, pieces))
+    if size % datatype.byte_size:
+        raise MalformedMessageError("packed elements of a fixed width end within one")
+    raw = np.empty(size, np.uint8)
+    position = 0
+    for piece in pieces:
+        for some in _slices(piece, _STEP_COPY_BYTES):
+            raw[position : position + some.size] = some
+            position += some.size
+            yield
+    return raw.view(datatype.dtype)
+
+
+def _join_varints(
+    pieces: Sequence[Bytes | bytearray], dtype: "np.dtype[Any]"
+) -> Generator[None, None, npt.NDArray[Any]]:
+    """Elements in groups of seven bits, the lowest first."""
+    count = 0
+    for piece in pieces:
+        for some in _slices(piece, _STEP_COPY_BYTES):
+            count += int(np.count_nonzero(some < 0x80))
+            yield
+    values = np.empty(count, dtype)
+    done = 0
+    for piece in pieces:
+        data = np.frombuffer(piece, np.uint8)
+        position = 0
+        while position < data.size:
+            numbers, used = _decode_varints(data[position : position + _STEP_VARINT_BYTES])
+            values[done : done + numbers.size] = (
+                numbers != 0
+                if dtype.kind == "b"
+                else numbers.astype(f"<u{dtype.itemsize}").view(dtype)
+            )
+            done += numbers.size
+            position += used
+            yield
+    return values
+
+
+def _decode_varints(data: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], int]:
+    """The numbers that end in ``data``, and how many bytes they are."""
+    ends = np.flatnonzero(data < 0x80) + 1
+    if not ends.size:
+        raise MalformedMessageError("a number has no end")
+    starts = np.concatenate(([0], ends[:-1]))
+    sizes = ends - starts
+    longest = int(sizes.max())
+    if longest > _MAX_VARINT_BYTES:
+        raise MalformedMessageError("a number has too many bytes")
+    values = (data[starts] & 0x7F).astype(np.uint64)
+    for index in range(1, longest):
+        places = np.flatnonzero(sizes > index)
+        groups = (data[starts[places] + index] & 0x7F).astype(np.uint64)
+        values[places] |= groups << np.uint64(7 * index)
+    return values, int(ends[-1])
+
+
+def _slices(piece: Bytes | bytearray, step: int) -> Iterator[npt.NDArray[np.uint8]]:
+    data = np.frombuffer(piece, np.uint8)
+    return (data[start : start + step] for start in range(0, data.size, step))

@@ -1,27 +1,29 @@
 """Inference responses of the v2 protocol as JSON, with or without a binary tail."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import orjson
 
-from naiad.errors import InternalError
 from naiad.inference.datatypes import BYTES
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
-from naiad.protocol.binary_data import encode_elements_in_steps, encode_tensor
+from naiad.protocol.binary_data import encode_tensor
 from naiad.protocol.classification import classify
-from naiad.protocol.json_data import encode_data, encode_data_in_steps
+from naiad.protocol.json_data import encode_data
 from naiad.protocol.json_text import Buffer
+from naiad.protocol.output_data import (
+    NOTHING,
+    EncodedData,
+    encode_output_in_steps,
+    is_large_output,
+    write_region,
+)
 from naiad.protocol.requested_outputs import AS_BINARY, OutputOptions, RequestedOutputs
 
 # A model with free dims can answer in any number of shapes.
 _MAX_CACHED_ENTRIES: Final = 1024
-# About as many as take a millisecond to encode.
-_MANY_ELEMENTS: Final = 8192
-_NOTHING: Final[Mapping[str, list[bytes]]] = MappingProxyType({})
 
 
 class InferResponseEncoder:
@@ -65,37 +67,25 @@ class InferResponseEncoder:
             InvalidArgumentError: an output can not be sent in the way that the request asked for.
             InternalError: an output does not fit into the shared memory given for it.
         """
-        parts, tail, tail_bytes = self._encode_parts(response, outputs, _NOTHING)
+        parts, tail, tail_bytes = self._encode_parts(response, outputs, NOTHING)
         return b"".join(parts), tail, tail_bytes
 
     def is_large(self, response: InferResponse, outputs: RequestedOutputs) -> bool:
         """Whether ``encode`` would hold the event loop, so that ``encode_in_steps`` is better."""
         for tensor in response.outputs:
-            if tensor.data.size > _MANY_ELEMENTS and (
-                tensor.datatype is BYTES or self._options(outputs, tensor) is not AS_BINARY
-            ):
+            if is_large_output(tensor, self._options(outputs, tensor)):
                 return True
         return False
 
     def encode_in_steps(
         self, response: InferResponse, outputs: RequestedOutputs
-    ) -> Generator[None, None, tuple[list[bytes], list[Buffer], int]]:
+    ) -> Generator[None, None, tuple[list[Buffer], list[Buffer], int]]:
         """The same as ``encode``, pausing now and then; the JSON comes in pieces."""
-        encoded: dict[str, list[bytes]] = {}
+        encoded: dict[str, list[Buffer]] = {}
         for tensor in response.outputs:
             options = self._options(outputs, tensor)
-            if tensor.data.size <= _MANY_ELEMENTS or options.classification or options.region:
-                continue
-            if not options.is_binary:
-                steps: Iterator[bytes] = encode_data_in_steps(tensor)
-            elif tensor.datatype is BYTES:
-                steps = encode_elements_in_steps(tensor.data)
-            else:
-                continue
-            pieces = encoded[tensor.name] = []
-            for piece in steps:
-                pieces.append(piece)
-                yield
+            if is_large_output(tensor, options):
+                encoded[tensor.name] = yield from encode_output_in_steps(tensor, options)
         return self._encode_parts(response, outputs, encoded)
 
     @staticmethod
@@ -106,11 +96,11 @@ class InferResponseEncoder:
         self,
         response: InferResponse,
         outputs: RequestedOutputs,
-        encoded: Mapping[str, list[bytes]],
-    ) -> tuple[list[bytes], list[Buffer], int]:
+        encoded: EncodedData,
+    ) -> tuple[list[Buffer], list[Buffer], int]:
         """JSON and tail; ``encoded`` has the data of outputs that were encoded before."""
-        parts = [b'{"id":%b,' % orjson.dumps(response.request_id) if response.request_id else b"{"]
-        parts.append(self._head)
+        head = b'{"id":%b,' % orjson.dumps(response.request_id) if response.request_id else b"{"
+        parts: list[Buffer] = [head, self._head]
         if response.parameters:
             parts.append(b',"parameters":' + orjson.dumps(response.parameters))
         parts.append(b',"outputs":[')
@@ -148,7 +138,7 @@ class InferResponseEncoder:
         return cached
 
     def _encode_special(
-        self, tensor: Tensor, options: OutputOptions, parts: list[bytes], tail: list[Buffer]
+        self, tensor: Tensor, options: OutputOptions, parts: list[Buffer], tail: list[Buffer]
     ) -> int:
         """Any output but a plain binary one; returns what it adds to the tail, in bytes."""
         if options.classification:
@@ -160,7 +150,7 @@ class InferResponseEncoder:
             )
         parts.append(_entry_head(tensor))
         if options.region is not None:
-            _write_region(tensor, options.region)
+            write_region(tensor, options.region)
             parts.append(b"}")
             return 0
         if not options.is_binary:
@@ -176,12 +166,15 @@ class InferResponseEncoder:
 def _place(
     tensor: Tensor,
     options: OutputOptions,
-    pieces: list[bytes],
-    parts: list[bytes],
+    pieces: Sequence[Buffer],
+    parts: list[Buffer],
     tail: list[Buffer],
 ) -> int:
     """Put an output whose data is encoded into JSON or tail; returns what it adds to the tail."""
     parts.append(_entry_head(tensor))
+    if options.region is not None:
+        parts.append(b"}")
+        return 0
     if not options.is_binary:
         parts += (b',"data":', *pieces, b"}")
         return 0
@@ -202,14 +195,3 @@ def _entry_head(tensor: Tensor) -> bytes:
 
 def _binary_size(size: int) -> bytes:
     return b',"parameters":{"binary_data_size":%d}}' % size
-
-
-def _write_region(tensor: Tensor, region: memoryview) -> None:
-    data, size = encode_tensor(tensor.datatype, tensor.data)
-    if size > len(region):
-        raise InternalError(
-            "shared memory size specified with the request for output "
-            f"'{tensor.name}' ({len(region)} bytes) should be at least {size} bytes to hold the "
-            "results"
-        )
-    region[:size] = data

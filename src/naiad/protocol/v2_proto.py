@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from naiad.errors import InvalidArgumentError, NotFoundError
+from naiad.errors import InternalError, InvalidArgumentError, NotFoundError
 from naiad.inference.datatypes import BYTES, Datatype
 from naiad.inference.request import InferRequest, ParameterValue, ResponseCallback
 from naiad.inference.tensor import SharedTensor, Tensor
@@ -38,8 +38,9 @@ from naiad.protocol.requested_outputs import (
     OutputOptions,
     RequestedOutputs,
 )
-from naiad.protocol.typed_contents import decode_contents
+from naiad.protocol.typed_contents import decode_contents_in_steps
 from naiad.protocol.v2_json import SharedMemoryRegions
+from naiad.protocol.wire import Bytes, MalformedMessageError
 
 Steps = Generator[None, None, None]
 
@@ -273,14 +274,38 @@ class _InputSource:
                 f"'{entry.name}' for model '{self._model_name}'"
             )
         datatype = self._datatype()
-        assert entry.contents is not None  # noqa: S101 - the caller looked
-        values = decode_contents(entry.contents, datatype, entry.name, self._model_name)
+        contents = entry.contents
+        assert contents is not None  # noqa: S101 - the caller looked
+        tensor = Tensor(entry.name, datatype, entry.shape, _UNFINISHED)
+        self._finish(self._finish_contents(tensor, contents), len(contents))
+        return tensor
+
+    def _finish_contents(self, tensor: Tensor, contents: Bytes) -> Steps:
+        datatype = tensor.datatype
+        try:
+            values = yield from decode_contents_in_steps(
+                contents, datatype, tensor.name, self._model_name
+            )
+        except MalformedMessageError:
+            raise InternalError("Unable to parse request") from None
         count = self._element_count()
-        if datatype is BYTES:
+        if isinstance(values, list):
             self._check_element_count(count, len(values))
+            tensor.data = yield from arrange_elements_in_steps(values, tensor.shape)
         elif count != len(values):
             raise self._wrong_size(datatype, count, len(values) * datatype.byte_size)
-        return Tensor(entry.name, datatype, entry.shape, values.reshape(entry.shape))
+        else:
+            tensor.data = values.reshape(tensor.shape)
+
+    def _finish(self, steps: Steps, size: int) -> None:
+        """Finish what is small at once, and leave the rest for later."""
+        if size <= _MANY_ELEMENTS_BYTES:
+            for _ in steps:
+                pass
+        elif self._decoded.unfinished is None:
+            self._decoded.unfinished = [steps]
+        else:
+            self._decoded.unfinished.append(steps)
 
     def from_raw(self, buffer: Buffer, offset: int, size: int) -> Tensor:
         name = self._entry.name
@@ -290,14 +315,7 @@ class _InputSource:
         if datatype is BYTES:
             view = memoryview(buffer)[offset : offset + size]
             tensor = Tensor(name, datatype, shape, _UNFINISHED)
-            steps = self._finish_elements(tensor, view, count)
-            if size <= _MANY_ELEMENTS_BYTES:
-                for _ in steps:
-                    pass
-            elif self._decoded.unfinished is None:
-                self._decoded.unfinished = [steps]
-            else:
-                self._decoded.unfinished.append(steps)
+            self._finish(self._finish_elements(tensor, view, count), size)
             return tensor
         if count * datatype.byte_size != size:
             raise self._wrong_size(datatype, count, size)

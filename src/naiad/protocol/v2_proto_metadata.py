@@ -5,6 +5,7 @@ extension_statistics.md.
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from naiad.errors import InvalidArgumentError
 from naiad.inference.statistics import DurationStatistic, ModelStatistics
@@ -102,16 +103,23 @@ def encode_index(entries: Iterable[IndexDescription]) -> pb.RepositoryIndexRespo
 
 def decode_load_parameters(
     parameters: Mapping[str, pb.ModelRepositoryParameter],
-) -> tuple[str | None, Mapping[str, bytes]]:
+    large: Mapping[str, memoryview] = MappingProxyType({}),
+) -> tuple[str | None, Mapping[str, bytes | memoryview]]:
     """The config override, as JSON text, and the file overrides by path of a load request.
+
+    Args:
+        parameters: of the request.
+        large: parameters of bytes that are not among them, from ``read_load_request``.
 
     Raises:
         InvalidArgumentError: a parameter that is unknown or of the wrong kind.
     """
     config: str | None = None
-    files: dict[str, bytes] = {}
-    for key in parameters:
-        choice = parameters[key].WhichOneof("parameter_choice")
+    files: dict[str, bytes | memoryview] = {}
+    for key in (*parameters, *large):
+        choice = "bytes_param"
+        if key not in large:
+            choice = parameters[key].WhichOneof("parameter_choice")
         if key == "config":
             if choice != "string_param":
                 raise _wrong_kind(key, "string_param")
@@ -119,7 +127,8 @@ def decode_load_parameters(
         elif key.startswith(_FILE_PREFIX):
             if choice != "bytes_param":
                 raise _wrong_kind(key, "bytes_param")
-            files[key.removeprefix(_FILE_PREFIX)] = parameters[key].bytes_param
+            content = large[key] if key in large else parameters[key].bytes_param
+            files[key.removeprefix(_FILE_PREFIX)] = content
         else:
             raise InvalidArgumentError(f"unrecognized load parameter '{key}'.")
     return config, files

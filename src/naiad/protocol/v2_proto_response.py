@@ -1,21 +1,27 @@
 """Inference responses of the v2 protocol as protobuf messages, in parts that are not joined."""
 
 from collections.abc import Generator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
-from naiad.errors import InternalError
 from naiad.inference.datatypes import BYTES
 from naiad.inference.request import ParameterValue
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
-from naiad.protocol.binary_data import encode_elements_in_steps, encode_tensor
+from naiad.protocol.binary_data import encode_tensor
 from naiad.protocol.classification import classify
 from naiad.protocol.json_text import Buffer
+from naiad.protocol.output_data import (
+    NOTHING,
+    EncodedData,
+    encode_output_in_steps,
+    is_large_output,
+    write_region,
+)
 from naiad.protocol.pb.grpc_service import InferParameter, ModelInferResponse
 from naiad.protocol.requested_outputs import AS_BINARY, OutputOptions, RequestedOutputs
+from naiad.protocol.wire import encode_varint
 
 FINAL_RESPONSE: Final = "triton_final_response"
 
@@ -25,10 +31,6 @@ _OUTPUTS: Final = b"\x2a"
 _RAW_OUTPUT_CONTENTS: Final = b"\x32"
 _ERROR_MESSAGE: Final = b"\x0a"
 _INFER_RESPONSE: Final = b"\x12"
-
-# BYTES outputs of more elements hold the event loop for a millisecond and more.
-_MANY_ELEMENTS: Final = 8192
-_NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 # A model with free dims can answer in any number of shapes.
 _MAX_CACHED_ENTRIES: Final = 1024
@@ -65,7 +67,7 @@ class InferResponseEncoder:
         outputs: RequestedOutputs,
         *,
         parameters: bytes = b"",
-        encoded: Mapping[str, bytes] = _NOTHING,
+        encoded: EncodedData = NOTHING,
     ) -> tuple[list[Buffer], int]:
         """Encode a response that is not an error as a ``ModelInferResponse``.
 
@@ -73,7 +75,7 @@ class InferResponseEncoder:
             response: its tensors are not copied; keep them unchanged until the bytes are sent.
             outputs: what ``InferRequestDecoder.decode`` returned with the request.
             parameters: fields to add, encoded.
-            encoded: BYTES outputs that were encoded before, by name.
+            encoded: the data of outputs that were encoded before, by name.
 
         Returns:
             The buffers of the message, and their length.
@@ -94,41 +96,40 @@ class InferResponseEncoder:
         by_name = outputs.by_name
         for tensor in response.outputs:
             options = AS_BINARY if by_name is None else by_name[tensor.name]
+            data: Sequence[Buffer]
             if options is AS_BINARY and tensor.datatype is not BYTES:
                 entry, tag = self._entry(tensor)
-                data: Buffer = tensor.data.reshape(-1).view(np.uint8).data
                 size = tensor.data.nbytes
+                data = (tensor.data.reshape(-1).view(np.uint8).data,) if size else ()
             else:
                 sent, data, size = self._encode_special(tensor, options, encoded)
                 entry, tag = self._entry(sent)[0], _raw_tag(size)
             head += entry
             raw.append(tag)
-            raw_bytes += len(tag)
-            if size:
-                raw.append(data)
-                raw_bytes += size
+            raw += data
+            raw_bytes += len(tag) + size
         return [head, *raw], len(head) + raw_bytes
 
-    def is_large(self, response: InferResponse) -> bool:
+    def is_large(self, response: InferResponse, outputs: RequestedOutputs) -> bool:
         """Whether to encode it would hold the event loop, so that it is better done in steps."""
         for tensor in response.outputs:
-            if tensor.datatype is BYTES and tensor.data.size > _MANY_ELEMENTS:
+            if is_large_output(tensor, self._options(outputs, tensor)):
                 return True
         return False
+
+    @staticmethod
+    def _options(outputs: RequestedOutputs, tensor: Tensor) -> OutputOptions:
+        return AS_BINARY if outputs.by_name is None else outputs.by_name[tensor.name]
 
     def encode_in_steps(
         self, response: InferResponse, outputs: RequestedOutputs, *, is_streamed: bool
     ) -> Generator[None, None, tuple[list[Buffer], int]]:
         """The same as ``encode`` or ``encode_streamed``, pausing now and then."""
-        encoded: dict[str, bytes] = {}
+        encoded: dict[str, list[Buffer]] = {}
         for tensor in response.outputs:
-            options = AS_BINARY if outputs.by_name is None else outputs.by_name[tensor.name]
-            if tensor.datatype is BYTES and options is AS_BINARY:
-                pieces = []
-                for piece in encode_elements_in_steps(tensor.data):
-                    pieces.append(piece)
-                    yield
-                encoded[tensor.name] = b"".join(pieces)
+            options = self._options(outputs, tensor)
+            if is_large_output(tensor, options):
+                encoded[tensor.name] = yield from encode_output_in_steps(tensor, options)
         if is_streamed:
             return self.encode_streamed(response, outputs, encoded=encoded)
         return self.encode(response, outputs, encoded=encoded)
@@ -138,7 +139,7 @@ class InferResponseEncoder:
         response: InferResponse,
         outputs: RequestedOutputs,
         *,
-        encoded: Mapping[str, bytes] = _NOTHING,
+        encoded: EncodedData = NOTHING,
     ) -> tuple[list[Buffer], int]:
         """The same as a ``ModelStreamInferResponse``, with the flag of the last response.
 
@@ -153,7 +154,7 @@ class InferResponseEncoder:
             size = len(parts[0])
         else:
             parts, size = self.encode(response, outputs, parameters=final, encoded=encoded)
-        wrap = _INFER_RESPONSE + _encode_varint(size)
+        wrap = _INFER_RESPONSE + encode_varint(size)
         return [wrap, *parts], len(wrap) + size
 
     def encode_streamed_error(self, response: InferResponse, message: str) -> bytes:
@@ -172,7 +173,7 @@ class InferResponseEncoder:
             message = ModelInferResponse.InferOutputTensor(
                 name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape
             ).SerializeToString()
-            entry = _OUTPUTS + _encode_varint(len(message)) + message
+            entry = _OUTPUTS + encode_varint(len(message)) + message
             cached = (entry, _raw_tag(0 if tensor.datatype is BYTES else tensor.data.nbytes))
             if len(self._entries) >= _MAX_CACHED_ENTRIES:
                 self._entries.clear()
@@ -180,11 +181,12 @@ class InferResponseEncoder:
         return cached
 
     def _encode_special(
-        self, tensor: Tensor, options: OutputOptions, encoded: Mapping[str, bytes]
-    ) -> tuple[Tensor, Buffer, int]:
+        self, tensor: Tensor, options: OutputOptions, encoded: EncodedData
+    ) -> tuple[Tensor, Sequence[Buffer], int]:
         """Any output but a plain one: what is sent of it, its contents and their length."""
-        if tensor.name in encoded:
-            return tensor, encoded[tensor.name], len(encoded[tensor.name])
+        pieces = encoded.get(tensor.name)
+        if pieces is not None:
+            return tensor, pieces, sum(map(len, pieces))
         if options.classification:
             tensor = classify(
                 tensor,
@@ -192,17 +194,11 @@ class InferResponseEncoder:
                 self._labels.get(tensor.name, ()),
                 has_batch_axis=self._has_batch_axis,
             )
+        if options.region is not None:
+            write_region(tensor, options.region)
+            return tensor, (), 0
         data, size = encode_tensor(tensor.datatype, tensor.data)
-        if options.region is None:
-            return tensor, data, size
-        if size > len(options.region):
-            raise InternalError(
-                "shared memory size specified with the request for output "
-                f"'{tensor.name}' ({len(options.region)} bytes) should be at least {size} bytes to "
-                "hold the results"
-            )
-        options.region[:size] = data
-        return tensor, b"", 0
+        return tensor, (data,) if size else (), size
 
 
 def encode_refusal(message: str, request_id: str) -> bytes:
@@ -232,29 +228,18 @@ def _streamed_error(message: str, infer_response: bytes) -> bytes:
     return (
         _encode_text(_ERROR_MESSAGE, message)
         + _INFER_RESPONSE
-        + _encode_varint(len(infer_response))
+        + encode_varint(len(infer_response))
         + infer_response
     )
 
 
 def _raw_tag(size: int) -> bytes:
-    return _RAW_OUTPUT_CONTENTS + _encode_varint(size)
+    return _RAW_OUTPUT_CONTENTS + encode_varint(size)
 
 
 def _encode_text(tag: bytes, text: str) -> bytes:
     data = text.encode("utf-8", "replace")
-    return tag + _encode_varint(len(data)) + data
-
-
-def _encode_varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return tag + encode_varint(len(data)) + data
 
 
 _FINAL: Final = encode_parameters({FINAL_RESPONSE: True})

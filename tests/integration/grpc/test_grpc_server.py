@@ -592,8 +592,9 @@ async def test_repository(start: Start) -> None:
     load = pb.RepositoryModelLoadRequest(model_name="m")
     load.parameters["config"].string_param = "{}"
     load.parameters["file:1/a"].bytes_param = b"x"
+    load.parameters["file:1/b"].bytes_param = bytes(300_000)
     await stub.RepositoryModelLoad(load)
-    assert fake.loads == [("m", "{}", {"1/a": b"x"})]
+    assert fake.loads == [("m", "{}", {"1/a": b"x", "1/b": bytes(300_000)})]
     unload = pb.RepositoryModelUnloadRequest(model_name="m")
     unload.parameters["unload_dependents"].bool_param = True
     await stub.RepositoryModelUnload(unload)

@@ -1,9 +1,12 @@
 """Large and compressed bodies on a real socket: right answers, in order, within the limits."""
 
 import asyncio
+import base64
 import gzip
 import json
+import mmap
 import os
+import resource
 import signal
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -49,9 +52,15 @@ def json_processes() -> list[int]:
     return [int(pid) for pid in children if MODULE in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
+def address_space(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+
 @asynccontextmanager
-async def decoding(timeout_s: float = 60.0) -> AsyncIterator[JsonDecoder]:
-    decoder = JsonDecoder(1 << 20, timeout_s)
+async def decoding(
+    timeout_s: float = 60.0, max_input_bytes: int = 1 << 20
+) -> AsyncIterator[JsonDecoder]:
+    decoder = JsonDecoder(max_input_bytes, timeout_s)
     try:
         yield decoder
     finally:
@@ -190,10 +199,52 @@ async def test_a_text_that_takes_too_long() -> None:
         assert await decoder.parse(b"{}") == {}
 
 
+async def test_a_text_whose_values_take_too_much_memory() -> None:
+    async with decoding() as decoder:
+        assert await decoder.parse(b"{}") == {}
+        (pid,) = json_processes()
+        size = 16 << 20
+        resource.prlimit(pid, resource.RLIMIT_AS, (address_space(pid) + size,) * 2)
+        with pytest.raises(InvalidArgumentError, match="has so many values that they take more"):
+            await decoder.parse(b"[%b1]" % (b"[]," * 300_000))
+        assert await decoder.parse(b"{}") == {}
+        assert json_processes() == [pid]
+
+
+async def test_millions_of_empty_strings() -> None:
+    count = 1_000_000
+    entry = b'{"name":"a","datatype":"BYTES","shape":[%d],"data":[%b""]}' % (
+        count,
+        b'"",' * (count - 1),
+    )
+    async with decoding(max_input_bytes=16 << 20) as decoder:
+        document = await decoder.parse(b'{"inputs":[%b]}' % entry)
+        assert document["inputs"][0]["data"].content == bytes(4 * count)
+
+
 async def test_a_text_too_large() -> None:
     async with decoding() as decoder:
         with pytest.raises(InvalidArgumentError, match="exceeds the maximum allowed input size"):
             await decoder.parse(b" " * ((1 << 20) + 1))
+
+
+# --- load requests -------------------------------------------------------------------------------
+
+
+async def test_large_files_of_a_load_request() -> None:
+    async with running() as run:
+        file = bytes(range(256)) * 1000
+        parameters = {"config": "{}", "file:1/model.onnx": base64.b64encode(file).decode()}
+        body = json.dumps({"parameters": parameters}).encode()
+        got = await run.ask("POST", "/v2/repository/models/m/load", body)
+        assert got == (200, "application/json", b"")
+        assert run.engine.loads == [("m", "{}", {"1/model.onnx": file})]
+        assert len(json_processes()) == 1
+        parameters["file:1/model.onnx"] += "?"
+        body = json.dumps({"parameters": parameters}).encode()
+        status, _, text = await run.ask("POST", "/v2/repository/models/m/load", body)
+        assert (status, b"is not base64" in text) == (400, True)
+    assert json_processes() == []
 
 
 # --- compression ---------------------------------------------------------------------------------

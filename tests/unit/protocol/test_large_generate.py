@@ -114,7 +114,7 @@ def test_a_tensor_over_the_limit() -> None:
 
 def test_parameters_that_are_too_many() -> None:
     text = json.dumps({f"p{i}": "x" * 100 for i in range(4000)}).encode()
-    with pytest.raises(InvalidArgumentError, match="besides the 'data'"):
+    with pytest.raises(InvalidArgumentError, match="besides its tensors"):
         across(text)
 
 

@@ -132,5 +132,5 @@ def test_the_errors_are_those_of_a_small_request(text: bytes) -> None:
 
 def test_what_is_left_for_the_server_must_be_small() -> None:
     text = text_of(tensor("FP32", [1, 2]), parameters={"own": "x" * 300_000})
-    with pytest.raises(InvalidArgumentError, match="besides the 'data' of its inputs, the limit"):
+    with pytest.raises(InvalidArgumentError, match="besides its tensors or files, the limit"):
         carried(text, limit=1 << 20)

@@ -61,8 +61,9 @@ def test_outputs_are_not_copied() -> None:
 def test_many_strings_are_put_together_in_steps() -> None:
     data = np.full((1, 50_000), b"a", np.object_)
     response = InferResponse("m", 3, "", [Tensor("S", BYTES, data.shape, data), tensor(1)])
-    assert ENCODER.is_large(response)
-    assert not ENCODER.is_large(InferResponse("m", 3, "", [tensor(*range(20_000))]))
+    assert ENCODER.is_large(response, ALL_AS_BINARY)
+    plain = InferResponse("m", 3, "", [tensor(*range(20_000))])
+    assert not ENCODER.is_large(plain, ALL_AS_BINARY)
     for is_streamed, at_once in (
         (False, ENCODER.encode(response, ALL_AS_BINARY)),
         (True, ENCODER.encode_streamed(response, ALL_AS_BINARY)),

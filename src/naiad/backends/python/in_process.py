@@ -259,7 +259,9 @@ class _InProcessHost(Host):
         if request is not None:
             self._services.cancel(request)
 
-    def call(self, name: str, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> Any:
+    def call(
+        self, name: str, arguments: Mapping[str, Any], files: Mapping[str, bytes | memoryview]
+    ) -> Any:
         """See `Host`."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         if name == "load":

@@ -22,7 +22,11 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 # One piece of output; it passes through several buffers, so it should fit into the cache.
 _WRITE_BYTES: Final = 256 << 10
-_WRITE_BUFFER_BYTES: Final = 1 << 20
+# The kernel may take all of it at once, and copies it while the loop waits.
+_WRITE_BUFFER_BYTES: Final = 256 << 10
+# After so much of one client the others have their turn: libuv reads up to 32 times before it does
+# anything else.
+_READ_BYTES: Final = 256 << 10
 # Answers that wait for a slow reader; beyond it, new calls of the connection wait too.
 _MAX_UNSENT_BYTES: Final = 64 << 20
 # Frames that cost the client nothing, in one second: settings, pings, empty data.
@@ -62,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         "_made_ns",
         "_paused_since_ns",
         "_pinged_ns",
+        "_read_bytes",
         "_resets",
         "_senders",
         "_strikes",
@@ -94,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._made_ns = self.heard_ns = context.now_ns()
         self._draining_since_ns = 0
         self._idle_frames = 0
+        self._read_bytes = 0
         self._resets = 0
         self._last_ping_ns = 0
         self._strikes = 0
@@ -128,7 +134,16 @@ class Connection(asyncio.BufferedProtocol):
         except Http2Error as error:
             self._break(error)
             return
+        self._read_bytes += nbytes
+        if self._read_bytes >= _READ_BYTES:
+            self._transport.pause_reading()
+            self.context.loop.call_soon(self._read_on)
         self.flush()
+
+    def _read_on(self) -> None:
+        self._read_bytes = 0
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         """The client sends no more, so it can not take part in HTTP/2 any longer."""

@@ -9,8 +9,8 @@ from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError, UnsupportedError
 from naiad.frontends.grpc.call_headers import select_metadata
 from naiad.frontends.grpc.methods import Method
-from naiad.frontends.grpc.turns import Turns, Work
 from naiad.frontends.serving import ServedModel, ServingEngine
+from naiad.frontends.turns import Turns, Work
 from naiad.inference.request import InferRequest, ResponseCallback
 from naiad.inference.response import InferResponse
 from naiad.inference.trace import Trace
@@ -202,7 +202,7 @@ class InferCall:
             self.refuse(error)
             return
         encoder = self._protocol.encoder(self._model)
-        if encoder.is_large(response):
+        if encoder.is_large(response, self.outputs):
             steps = encoder.encode_in_steps(response, self.outputs, is_streamed=False)
             self._work = self._protocol.turns.start(steps, self._respond, self.refuse)
             return

@@ -56,14 +56,20 @@ class Tasks:
         self, request_class: type[RequestT], answer: Callable[[RequestT], Awaitable[Message]]
     ) -> "UnaryHandler":
         """A handler that answers with what ``answer`` returns in the end, or its error."""
+        return self.answered(lambda data, start: answer(parse(request_class, data, start)))
+
+    def answered(
+        self, begin: Callable[[bytes | memoryview, int], Awaitable[Message]]
+    ) -> "UnaryHandler":
+        """The same for an ``answer`` that is begun with the bytes of the request."""
 
         def handle(call: "Call", data: bytes | memoryview, start: int) -> None:
             try:
-                request = parse(request_class, data, start)
+                work = begin(data, start)
             except NaiadError as error:
                 call.fail_with(error)
                 return
-            task = asyncio.ensure_future(_answer(call, answer(request)))
+            task = asyncio.ensure_future(_answer(call, work))
             self._tasks.add(task)  # the loop itself holds tasks only weakly
             task.add_done_callback(self._tasks.discard)
 

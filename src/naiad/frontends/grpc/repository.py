@@ -1,5 +1,6 @@
 """The model repository: index, load, unload."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from naiad.access.restricted_apis import Api
@@ -8,6 +9,7 @@ from naiad.frontends.grpc.infer import SERVICE
 from naiad.frontends.grpc.messages import Tasks
 from naiad.frontends.grpc.methods import Method
 from naiad.frontends.serving import ServingEngine
+from naiad.protocol.load_message import read_load_request
 from naiad.protocol.pb.grpc_service import (
     RepositoryIndexRequest,
     RepositoryIndexResponse,
@@ -42,7 +44,9 @@ class RepositoryHandlers:
             Method(
                 f"{SERVICE}RepositoryModelLoad",
                 Api.MODEL_REPOSITORY,
-                unary=tasks.answered_by(RepositoryModelLoadRequest, self._load),
+                unary=tasks.answered(
+                    lambda data, start: self._load(*read_load_request(data, start))
+                ),
             ),
             Method(
                 f"{SERVICE}RepositoryModelUnload",
@@ -55,9 +59,11 @@ class RepositoryHandlers:
         _check_repository(request.repository_name)
         return encode_index(await self._engine.index(ready_only=request.ready))
 
-    async def _load(self, request: RepositoryModelLoadRequest) -> RepositoryModelLoadResponse:
+    async def _load(
+        self, request: RepositoryModelLoadRequest, large: Mapping[str, memoryview]
+    ) -> RepositoryModelLoadResponse:
         _check_repository(request.repository_name)
-        config_json, files = decode_load_parameters(request.parameters)
+        config_json, files = decode_load_parameters(request.parameters, large)
         await self._engine.load_model(request.model_name, config_json, files)
         return RepositoryModelLoadResponse()
 

@@ -16,7 +16,7 @@ from naiad.protocol.v2_proto_response import encode_refusal
 
 if TYPE_CHECKING:
     from naiad.frontends.grpc.call import Call
-    from naiad.frontends.grpc.turns import Work
+    from naiad.frontends.turns import Work
     from naiad.inference.request import InferRequest
 
 _GRPC_ERRORS = b"triton_grpc_error"
@@ -285,7 +285,7 @@ class StreamRequest:
             self._waiting.append(response)
             return
         encoder = self._stream.protocol.encoder(self.model)
-        if response.error is None and encoder.is_large(response):
+        if response.error is None and encoder.is_large(response, self.outputs):
             steps = encoder.encode_in_steps(response, self.outputs, is_streamed=True)
             self._work = self._stream.protocol.turns.start(
                 steps,

@@ -8,6 +8,7 @@ large tensor is never copied. One request at a time is handed on; what the clien
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
@@ -43,6 +44,9 @@ _READ_BYTES: Final = 16 << 10
 _MAX_AHEAD_BYTES: Final = 64 << 10
 # Below this, joining an answer costs less than a second buffer in the system call.
 _JOIN_BYTES: Final = 32 << 10
+# Of a larger answer only so much is given to the kernel in one pass of the loop, which may take it
+# all: to copy four megabytes holds the loop for milliseconds.
+_WRITE_BYTES: Final = 512 << 10
 # A client that sends many small requests at once must not keep the loop from the others.
 _MAX_REQUESTS_PER_TURN: Final = 32
 # How soon a client that stopped sending is asked again whether it still listens; then ever later.
@@ -73,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_unsent",
         "_unsent_reserved",
+        "_unwritten",
     )
 
     _transport: asyncio.Transport
@@ -97,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self._since_ns = 0
         self._unsent = 0
         self._unsent_reserved = 0
+        # What is left of a large answer.
+        self._unwritten: deque[Buffer] | None = None
 
     # --- asyncio's callbacks ---------------------------------------------------------------------
 
@@ -170,6 +177,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._unsent_reserved:
             self._hold_unsent()
         self._set_reading()
+        if self._unwritten is not None:
+            self._write_more()
         self._resume()
 
     # --- receiving -------------------------------------------------------------------------------
@@ -391,9 +400,35 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"%b%b\r\n%b" % (head, length, body))
         elif tail_bytes <= _JOIN_BYTES:
             self._transport.write(b"".join((head, length, b"\r\n", body, *tail)))
-        else:
+        elif tail_bytes <= _WRITE_BYTES:
             self._transport.writelines([b"%b%b\r\n%b" % (head, length, body), *tail])
+        else:
+            self._is_last = is_last
+            self._unwritten = deque((b"%b%b\r\n%b" % (head, length, body), *tail))
+            self._write_more()
+            return
         self._end_answer(is_last=is_last)
+
+    def _write_more(self) -> None:
+        """Write some more of a large answer, as soon as the client's machine takes it."""
+        unwritten = self._unwritten
+        if unwritten is None or self._is_write_paused:
+            return
+        some: list[Buffer] = []
+        room = _WRITE_BYTES
+        while unwritten and room:
+            part = memoryview(unwritten.popleft())
+            if len(part) > room:
+                unwritten.appendleft(part[room:])
+                part = part[:room]
+            some.append(part)
+            room -= len(part)
+        self._transport.writelines(some)
+        if unwritten:
+            self._context.loop.call_soon(self._write_more)
+        else:
+            self._unwritten = None
+            self._end_answer(is_last=self._is_last)
 
     def stream(self, exchange: Exchange, head: bytes, data: bytes, *, ends: bool) -> bool:
         """Write a piece of the answer of ``exchange``, in chunks where the client knows them."""
@@ -443,6 +478,7 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self) -> None:
         """Forget the request that was answered or lost."""
         self._exchange = None
+        self._unwritten = None
         self._is_streaming = False
         if self._unsent_reserved:
             self._context.budget.release(self._unsent_reserved)

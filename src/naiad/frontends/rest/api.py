@@ -33,7 +33,7 @@ def build_routes(
         *GenerateHandlers(engine, options, long_work).routes(),
         *HealthHandlers(engine).routes(),
         *MetadataHandlers(engine).routes(),
-        *RepositoryHandlers(engine).routes(),
+        *RepositoryHandlers(engine, long_work).routes(),
         *SharedMemoryHandlers(engine).routes(),
         *TraceSettingHandlers(engine).routes(),
         *LogSettingsHandlers(engine).routes(),

@@ -1,5 +1,7 @@
 """The generate routes: flat JSON in, one flat JSON object or a stream of them out."""
 
+from collections import deque
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol
 
@@ -19,13 +21,19 @@ from naiad.frontends.rest.response import (
 from naiad.frontends.rest.router import MODEL, BodyKind, Route
 from naiad.frontends.rest.tracing import begin_trace, sending
 from naiad.frontends.serving import ServedModel, ServingEngine
+from naiad.frontends.turns import Turns, Work
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.protocol.generate import (
+    EVENT_END,
+    EVENT_START,
     decode_generate_request,
     encode_event,
+    encode_generate_in_steps,
     encode_generate_response,
+    is_large_response,
 )
+from naiad.protocol.json_text import Buffer
 from naiad.protocol.large_generate import decode_split_generate, describe_signature
 from naiad.protocol.v2_json import DecodeLimits
 
@@ -84,7 +92,7 @@ class GenerateHandlers:
             if head.is_compressed:
                 exchange.respond(_ENCODED)
                 return
-            call = _GenerateCall(self._engine, model, answer)
+            call = _GenerateCall(self._engine, self._long_work.turns, model, answer)
             if len(exchange.text) > LARGE_TEXT_BYTES:
                 self._long_work.start(exchange, self._start_large(exchange, call))
                 return
@@ -135,8 +143,16 @@ class GenerateHandlers:
 class _Answer(Protocol):
     """What becomes of the responses."""
 
-    def take(self, response: InferResponse) -> bool:
+    def take(self, status: int, body: bytes) -> bool:
         """One response; returns whether the client can take more."""
+        ...
+
+    def take_large(self, status: int, parts: Sequence[Buffer]) -> Generator[None, None, bool]:
+        """The same in parts, pausing between them where they are sent."""
+        ...
+
+    def give_up(self) -> None:
+        """The client can take no more, and more would follow."""
         ...
 
     def finish(self) -> None:
@@ -152,29 +168,61 @@ class _GenerateCall:
         request: what the engine has.
     """
 
-    __slots__ = ("_answer", "_engine", "model", "request")
+    __slots__ = ("_answer", "_engine", "_turns", "_waiting", "_work", "model", "request")
 
     request: InferRequest
 
-    def __init__(self, engine: ServingEngine[Any], model: ServedModel, answer: _Answer) -> None:
+    def __init__(
+        self, engine: ServingEngine[Any], turns: Turns, model: ServedModel, answer: _Answer
+    ) -> None:
         self._engine = engine
+        self._turns = turns
         self.model = model
         self._answer = answer
+        self._work: Work[bool] | None = None
+        # Responses behind one that is encoded and sent in steps.
+        self._waiting: deque[InferResponse] = deque()
 
     def on_response(self, response: InferResponse) -> None:
         """The engine's callback."""
-        # The last response of a decoupled model may only say that it is the last.
-        is_sign = (
-            response.is_final
-            and self.model.signature.is_decoupled
-            and not response.outputs
-            and response.error is None
-        )
-        if not is_sign and not self._answer.take(response) and not response.is_final:
-            self.cancel()
-        elif response.is_final:
+        if self._work is not None:
+            self._waiting.append(response)
+        elif response.error is None and is_large_response(response):
+            self._work = self._turns.start(
+                self._take_large(response),
+                lambda can_take_more: self._end_large(response, can_take_more=can_take_more),
+                lambda error: self._end_large(
+                    response, can_take_more=self._answer.take(*_encode_error(error))
+                ),
+            )
+        else:
+            # The last response of a decoupled model may only say that it is the last.
+            is_sign = (
+                response.is_final
+                and self.model.signature.is_decoupled
+                and not response.outputs
+                and response.error is None
+            )
+            can_take_more = is_sign or self._answer.take(*_encode(response))
+            self._end_response(response, can_take_more=can_take_more)
+
+    def _take_large(self, response: InferResponse) -> Generator[None, None, bool]:
+        parts = yield from encode_generate_in_steps(response)
+        return (yield from self._answer.take_large(200, parts))
+
+    def _end_large(self, response: InferResponse, *, can_take_more: bool) -> None:
+        self._work = None
+        self._end_response(response, can_take_more=can_take_more)
+        while self._waiting and self._work is None:
+            self.on_response(self._waiting.popleft())
+
+    def _end_response(self, response: InferResponse, *, can_take_more: bool) -> None:
+        if response.is_final:
             with self.finishing():
                 self._answer.finish()
+        elif not can_take_more:
+            self._answer.give_up()
+            self.cancel()
 
     def finishing(self) -> AbstractContextManager[None]:
         """While the last piece of the answer is sent."""
@@ -183,6 +231,9 @@ class _GenerateCall:
 
     def cancel(self) -> None:
         """Nobody waits for the rest."""
+        self._waiting.clear()
+        if self._work is not None:
+            self._work.is_dropped = True
         self._engine.cancel(self.model, self.request)
         if self.request.trace is not None:
             self.request.trace.finish()
@@ -191,25 +242,41 @@ class _GenerateCall:
 class _SingleAnswer:
     """Keeps the first response until it is known whether it is the only one."""
 
-    __slots__ = ("_body", "_count", "_exchange", "_status")
+    __slots__ = ("_count", "_exchange", "_parts", "_status")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._count = 0
         self._status = 200
-        self._body = b""
+        self._parts: Sequence[Buffer] = ()
 
-    def take(self, response: InferResponse) -> bool:
-        if self._count == 0:
-            self._status, self._body = _encode(response)
-        self._count += 1
+    def take(self, status: int, body: bytes) -> bool:
+        self._keep(status, (body,))
         return True
 
+    def take_large(self, status: int, parts: Sequence[Buffer]) -> Generator[None, None, bool]:
+        self._keep(status, parts)
+        yield
+        return True
+
+    def _keep(self, status: int, parts: Sequence[Buffer]) -> None:
+        if self._count == 0:
+            self._status, self._parts = status, parts
+        self._count += 1
+
+    def give_up(self) -> None:
+        raise AssertionError("what is kept is no burden to the client")
+
     def finish(self) -> None:
+        head = format_head(self._status, JSON)
         if self._count != 1:
             # The status of the first response all the same: Triton has sent it by now.
-            self._body = _WRONG_COUNT
-        self._exchange.stream(format_head(self._status, JSON), self._body, ends=True)
+            self._exchange.stream(head, _WRONG_COUNT, ends=True)
+        elif len(self._parts) == 1:
+            self._exchange.stream(head, bytes(self._parts[0]), ends=True)
+        else:
+            # With its length, since the connection cuts such an answer as the client takes it.
+            self._exchange.send(head, b"", self._parts, sum(map(len, self._parts)))
 
 
 class _EventStream:
@@ -221,19 +288,26 @@ class _EventStream:
         self._exchange = exchange
         self._is_started = False
 
-    def take(self, response: InferResponse) -> bool:
-        status, body = _encode(response)
+    def take(self, status: int, body: bytes) -> bool:
+        return self._exchange.stream(self._head(status), encode_event(body), ends=False)
+
+    def take_large(self, status: int, parts: Sequence[Buffer]) -> Generator[None, None, bool]:
+        self._exchange.stream(self._head(status), EVENT_START, ends=False)
+        for part in parts:
+            self._exchange.stream(b"", bytes(part), ends=False)
+            yield
+        return self._exchange.stream(b"", EVENT_END, ends=False)
+
+    def _head(self, status: int) -> bytes:
         head = b"" if self._is_started else format_head(status, _EVENTS)
         self._is_started = True
-        event = encode_event(body)
-        if self._exchange.stream(head, event, ends=False) or response.is_final:
-            return True
+        return head
+
+    def give_up(self) -> None:
         self._exchange.stream(b"", encode_event(_TOO_SLOW), ends=True)
-        return False
 
     def finish(self) -> None:
-        head = b"" if self._is_started else format_head(200, _EVENTS)
-        self._exchange.stream(head, b"", ends=True)
+        self._exchange.stream(self._head(200), b"", ends=True)
 
 
 def _encode(response: InferResponse) -> tuple[int, bytes]:
@@ -243,5 +317,9 @@ def _encode(response: InferResponse) -> tuple[int, bytes]:
             return 200, encode_generate_response(response)
         except NaiadError as refused:
             error = refused
+    return _encode_error(error)
+
+
+def _encode_error(error: NaiadError) -> tuple[int, bytes]:
     # Whatever the model's error is, 400: Triton's generate endpoints know no other status for it.
     return _MODEL_ERROR, encode_error(error.message)

@@ -270,7 +270,7 @@ class InferCall:
         size = sum(map(len, parts))
         head = _BINARY_HEAD % size if tail_bytes else _JSON_HEAD
         # Not joined: that would hold the loop for as long as the body is large.
-        work = self._write(head, parts[0], [*parts[1:], *tail], size - len(parts[0]) + tail_bytes)
+        work = self._write(head, b"", [*parts, *tail], size + tail_bytes)
         if work is not None:
             await work
 

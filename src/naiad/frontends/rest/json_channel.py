@@ -8,18 +8,28 @@ import os
 import socket
 import struct
 import tempfile
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
 from naiad.protocol.json_text import Buffer
 
-# Bytes of the text, bytes that an input may have, bytes of the model's description after the text.
-QUESTION: Final = struct.Struct("<QQQ")
+# What the text is, its bytes, bytes that an input may have, bytes of the model's description behind
+# the text.
+QUESTION: Final = struct.Struct("<QQQQ")
 # Bytes of the head, where the payload starts, bytes of the file.
 ANSWER: Final = struct.Struct("<QQQ")
 
 ALIGNMENT: Final = 64
+
+
+class TextKind(IntEnum):
+    """What a text is, which says how it is read."""
+
+    INFER = 0
+    GENERATE = 1
+    LOAD = 2
 
 
 def make_file() -> int:

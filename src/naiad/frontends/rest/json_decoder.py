@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from naiad.errors import InternalError, UnavailableError
 from naiad.frontends.rest.json_channel import (
     ANSWER,
     QUESTION,
+    TextKind,
     make_file,
     read,
     receive,
@@ -25,6 +27,7 @@ from naiad.frontends.rest.json_channel import (
 )
 from naiad.protocol.json_text import Buffer
 from naiad.protocol.large_json import join_document
+from naiad.protocol.large_load import join_load
 
 # From here on to ask costs less than to hold the loop. A receive buffer of the server is as large
 # as this, so the text of a larger request lies in a buffer of its own.
@@ -33,6 +36,14 @@ LARGE_TEXT_BYTES: Final = 64 << 10
 _LANE_BYTES: Final = 8 << 20
 # The largest that the default limits allow takes a second or two.
 _TIMEOUT_S: Final = 60.0
+# For a process to start, on a machine that has much else to do.
+_START_S: Final = 30.0
+_BINARY_ADVICE: Final = "send tensors in the binary data format"
+_ADVICE: Final = {
+    TextKind.INFER: _BINARY_ADVICE,
+    TextKind.GENERATE: _BINARY_ADVICE,
+    TextKind.LOAD: "put the model's files into the model repository",
+}
 _MODULE: Final = "naiad.frontends.rest.json_process"
 
 
@@ -62,10 +73,24 @@ class JsonDecoder:
             InvalidArgumentError: not JSON.
             NaiadError: the process died, or took too long.
         """
+        kind = TextKind.GENERATE if description else TextKind.INFER
+        return join_document(*await self._ask(kind, text, description))
+
+    async def parse_load(self, text: Buffer) -> tuple[str | None, Mapping[str, memoryview]]:
+        """Config and files of a load request, as ``decode_load_request`` returns them.
+
+        Raises:
+            InvalidArgumentError: what is wrong with the request.
+            NaiadError: the process died, or took too long.
+        """
+        return join_load(*await self._ask(TextKind.LOAD, text, b""))
+
+    async def _ask(
+        self, kind: TextKind, text: Buffer, description: bytes
+    ) -> tuple[bytes, memoryview]:
         lane = self._lanes[len(text) > _LANE_BYTES]
         loop = asyncio.get_running_loop()
-        head, payload = await loop.run_in_executor(lane.thread, lane.ask, text, description)
-        return join_document(head, payload)
+        return await loop.run_in_executor(lane.thread, lane.ask, kind, text, description)
 
     def close(self) -> None:
         """End the processes."""
@@ -87,23 +112,28 @@ class _Lane:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
 
-    def ask(self, text: Buffer, description: bytes) -> tuple[bytes, memoryview]:
+    def ask(self, kind: TextKind, text: Buffer, description: bytes) -> tuple[bytes, memoryview]:
         """Head and payload of the split document; blocks."""
         if self._process is not None and self._process.poll() is not None:
             self._stop()  # it died of something else than a request
-        channel = self._channel or self._start()
+        channel = self._channel
+        if channel is None:
+            channel = self._start()
+            channel.settimeout(self._timeout_s + _START_S)
+        else:
+            channel.settimeout(self._timeout_s)
         descriptor = make_file()
         try:
             write(descriptor, text, 0)
             write(descriptor, description, len(text))
-            sizes = QUESTION.pack(len(text), self._max_input_bytes, len(description))
+            sizes = QUESTION.pack(kind, len(text), self._max_input_bytes, len(description))
             send(channel, sizes, descriptor)
             answer = receive(channel, ANSWER)
         except TimeoutError:
             self._stop()
             raise UnavailableError(
                 f"the request's JSON of {len(text)} bytes could not be read within "
-                f"{self._timeout_s:g} s; send tensors in the binary data format"
+                f"{self._timeout_s:g} s; {_ADVICE[kind]}"
             ) from None
         except OSError:
             answer = None
@@ -113,8 +143,7 @@ class _Lane:
             code = self._stop()
             raise InternalError(
                 f"the process that reads large JSON ended (exit code {code}) with this request of "
-                f"{len(text)} bytes, perhaps for want of memory; send tensors in the binary data "
-                "format"
+                f"{len(text)} bytes, perhaps for want of memory; {_ADVICE[kind]}"
             )
         (head_bytes, start, total), result = answer
         try:
@@ -137,7 +166,6 @@ class _Lane:
                 raise UnavailableError(
                     f"the process that reads large JSON could not be started: {error.strerror}"
                 ) from error
-        ours.settimeout(self._timeout_s)
         self._channel = ours
         return ours
 

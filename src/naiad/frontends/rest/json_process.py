@@ -10,20 +10,24 @@ import resource
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from naiad.errors import InvalidArgumentError
 from naiad.frontends.rest.json_channel import (
     ALIGNMENT,
     ANSWER,
     QUESTION,
+    TextKind,
     make_file,
     receive,
     send,
     write,
 )
 from naiad.protocol.large_generate import split_generate
-from naiad.protocol.large_json import split_document
+from naiad.protocol.large_json import SplitDocument, split_document
+from naiad.protocol.large_load import split_load
 
 # A text of nothing but empty lists takes this many times its size as Python objects.
 _GROWTH: Final = 40
@@ -44,7 +48,7 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         while (question := receive(channel, QUESTION)) is not None:
             sizes, descriptor = question
-            _limit_memory(spare_bytes + sizes[0] * _GROWTH)
+            _limit_memory(spare_bytes + sizes[1] * _GROWTH)
             try:
                 _answer(channel, descriptor, sizes)
             finally:
@@ -52,16 +56,28 @@ def main() -> None:
 
 
 def _answer(channel: socket.socket, descriptor: int, sizes: tuple[int, ...]) -> None:
-    text_bytes, max_input_bytes, description_bytes = sizes
+    kind, text_bytes, max_input_bytes, description_bytes = sizes
+    split: SplitDocument | None = None
     with (
         mmap.mmap(descriptor, text_bytes + description_bytes, access=mmap.ACCESS_READ) as mapped,
         memoryview(mapped) as view,
         view[:text_bytes] as text,
+        # What was made of the text is gone then. A SystemError is what orjson makes of it.
+        suppress(MemoryError, SystemError),
     ):
-        if description_bytes:
+        if kind == TextKind.LOAD:
+            split = split_load(text)
+        elif kind == TextKind.GENERATE:
             split = split_generate(text, bytes(view[text_bytes:]), max_input_bytes)
         else:
             split = split_document(text, max_input_bytes)
+    if split is None:
+        split = SplitDocument.of_error(
+            InvalidArgumentError(
+                f"the request's JSON of {text_bytes} bytes has so many values that they take more "
+                f"than {text_bytes * _GROWTH + _SPARE_BYTES} bytes of memory"
+            )
+        )
     payload = -(-len(split.head) // ALIGNMENT) * ALIGNMENT
     result = make_file()
     try:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from naiad.frontends.rest.exchange import Exchange
 from naiad.frontends.rest.json_decoder import JsonDecoder
-from naiad.frontends.rest.turns import Turns
+from naiad.frontends.turns import Turns
 from naiad.protocol.compression import Decompressor, compress
 from naiad.protocol.json_text import Buffer
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 from naiad.access.restricted_apis import Api
 from naiad.errors import NaiadError
 from naiad.frontends.rest.exchange import Exchange
+from naiad.frontends.rest.json_decoder import LARGE_TEXT_BYTES
+from naiad.frontends.rest.long_work import LongWork
 from naiad.frontends.rest.response import (
     JSON,
     Response,
@@ -36,8 +38,9 @@ class RepositoryHandlers:
     These requests take long, so each has a task; a client that goes away does not stop a load.
     """
 
-    def __init__(self, engine: ServingEngine[Any]) -> None:
+    def __init__(self, engine: ServingEngine[Any], long_work: LongWork) -> None:
         self._engine = engine
+        self._long_work = long_work
         self._tasks: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[Route]:
@@ -62,12 +65,20 @@ class RepositoryHandlers:
 
     def load(self, exchange: Exchange) -> None:
         """Load or reload a model, perhaps with another config or other files."""
+        name = exchange.head.model_name
 
         def begin() -> Awaitable[None]:
-            config_json, files = decode_load_request(exchange.text)
-            return self._engine.load_model(exchange.head.model_name, config_json, files)
+            return self._engine.load_model(name, *decode_load_request(exchange.text))
 
-        self._start(exchange, begin)
+        async def load_large() -> None:
+            text, exchange.text = exchange.text, b""
+            config_json, files = await self._long_work.json.parse_load(text)
+            del text
+            exchange.reserve(sum(map(len, files.values())))
+            await self._engine.load_model(name, config_json, files)
+
+        is_large = len(exchange.text) > LARGE_TEXT_BYTES
+        self._start(exchange, load_large if is_large else begin)
 
     def unload(self, exchange: Exchange) -> None:
         """Stop serving a model."""

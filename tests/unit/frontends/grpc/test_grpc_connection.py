@@ -105,6 +105,15 @@ async def test_a_message_in_pieces(size: int) -> None:
     assert server.budget.reserved_bytes == 0
 
 
+async def test_after_much_of_one_client_the_others_have_their_turn() -> None:
+    peer = Server().peer()
+    await peer.ask(INFER, infer_request(10))
+    assert peer.transport.pauses == 0
+    await peer.ask(INFER, infer_request(200_000))
+    assert peer.transport.pauses >= 2
+    assert not peer.transport.is_paused
+
+
 async def test_a_large_message_is_aligned_and_not_copied() -> None:
     server = Server()
     answer = await server.peer().ask(INFER, infer_request(100_000))

@@ -53,7 +53,9 @@ class Host:
         """The answers of `infer` are not wanted any more."""
         raise NotImplementedError
 
-    def call(self, name: str, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> Any:
+    def call(
+        self, name: str, arguments: Mapping[str, Any], files: Mapping[str, bytes | memoryview]
+    ) -> Any:
         """Ask the server for something else, and wait for its answer.
 
         Raises:

@@ -88,7 +88,9 @@ class ProcessHost(Host):
         """See `Host`."""
         self._channel.post(wire.INFER_CANCEL, key)
 
-    def call(self, name: str, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> Any:
+    def call(
+        self, name: str, arguments: Mapping[str, Any], files: Mapping[str, bytes | memoryview]
+    ) -> Any:
         """See `Host`."""
         key = next(self._keys)
         answer: queue.SimpleQueue[tuple[bool, str]] = queue.SimpleQueue()

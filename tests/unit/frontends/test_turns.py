@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Generator
 from typing import Any
 
+import pytest
+
 from naiad.errors import InternalError, NaiadError
-from naiad.frontends.grpc.turns import Turns
+from naiad.frontends.turns import Turns
 
 
 def count_to(end: int, log: list[str], name: str) -> Generator[None, None, int]:
@@ -78,3 +80,31 @@ async def test_work_may_begin_while_other_work_ends() -> None:
 
     turns.start(count_to(1, [], ""), again, unheard)
     await done.wait()
+
+
+async def test_a_coroutine_waits_for_what_comes_of_it() -> None:
+    assert await Turns().run(count_to(3, [], "")) == 3
+
+
+async def test_a_coroutine_gets_the_error() -> None:
+    def failing() -> Generator[None, None, None]:
+        yield
+        raise InternalError("no")
+
+    with pytest.raises(InternalError, match="no"):
+        await Turns().run(failing())
+
+
+async def test_the_work_of_a_coroutine_that_is_cancelled_stops() -> None:
+    log: list[str] = []
+    done = asyncio.Event()
+    turns = Turns()
+    waiting = asyncio.ensure_future(turns.run(count_to(100, log, "x")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    turns.start(count_to(5, [], ""), lambda _: done.set(), unheard)
+    await done.wait()
+    assert len(log) < 3

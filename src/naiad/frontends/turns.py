@@ -54,7 +54,10 @@ class Work(Generic[T]):
 
 
 class Turns:
-    """Does one step of one work in each pass of the loop, in turns, so that all else goes on."""
+    """Does one step of one work in each pass of the loop, in turns, so that all else goes on.
+
+    Many large requests hold the loop no longer than one.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Work[Any]] = deque()
@@ -71,6 +74,29 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._turn)
         self._waiting.append(work)
         return work
+
+    async def run(self, steps: Generator[None, None, T]) -> T:
+        """The same for a coroutine: what comes of ``steps``, which stop if it is cancelled.
+
+        Raises:
+            NaiadError: as ``steps``.
+        """
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        # A task that is cancelled has cancelled the future before it comes to its end here.
+        def end(value: T) -> None:
+            if not result.done():
+                result.set_result(value)
+
+        def fail(error: NaiadError) -> None:
+            if not result.done():
+                result.set_exception(error)
+
+        work = self.start(steps, end, fail)
+        try:
+            return await result
+        finally:
+            work.is_dropped = True
 
     def _turn(self) -> None:
         work = self._waiting[0]
