@@ -1,6 +1,7 @@
 """``tritonserver``, by that name: how it ends and what it says, as Triton does."""
 
 import json
+import re
 import signal
 import socket
 import sys
@@ -81,8 +82,13 @@ ENDS = {
         "error: creating server: Invalid argument - Wildcard model name '*' must be the ONLY "
         "startup model if specified at all.",
     ),
+    "a model fails, by name": (
+        ["--model-store={repository}"],
+        "Not loaded: 'broken'; why stands in the log above. With --exit-on-error=false the server "
+        "starts without them.",
+    ),
     "taken port": (
-        ["--model-store={repository}", EXPLICIT, "--http-port={taken}"],
+        ["--model-store={repository}", "--http-port={taken}"],
         "failed to start HTTP service: Unavailable - Socket '127.0.0.1:{taken}' already in use",
     ),
 }
@@ -103,6 +109,26 @@ def test_what_ends_the_start(repository: Path, tmp_path: Path, case: str) -> Non
     assert result.returncode == 1
     assert text.format(**names) in result.stderr
     assert result.stdout == ""
+    if case == "taken port":
+        # Nobody should wait for minutes of loading to learn that.
+        assert "loading: " not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "text"),
+    [
+        ("models/same", "/models/same' is the folder of a model and no model repository"),
+        ("empty", "/empty' holds no models; a model is a folder in it, such as '"),
+    ],
+)
+def test_a_folder_that_is_no_repository_earns_a_warning(
+    repository: Path, tmp_path: Path, started: list[ServeProcess], folder: str, text: str
+) -> None:
+    path = tmp_path / folder
+    path.mkdir(exist_ok=True)
+    server = start(started, *PORTS, f"--model-store={path}", "--exit-on-error=false")
+    assert server.wait_for(rf"^W.*{re.escape(text)}")
+    assert get(f"{server.http}/v2/health/live")[0] == 200
 
 
 def test_help_ends_with_1_as_tritons_does() -> None:

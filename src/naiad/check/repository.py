@@ -19,7 +19,7 @@ from naiad.check.trial import Trials
 from naiad.errors import NotFoundError
 from naiad.model_config.schema import ModelConfig
 from naiad.model_config.triton_release import find_release
-from naiad.repository.layout import ModelFolder, scan_model, scan_repository
+from naiad.repository.layout import ModelFolder, doubt_repository, scan_model, scan_repository
 
 # Written corrections can bring to light what they hid, a few layers deep.
 _MAX_PASSES = 4
@@ -59,6 +59,8 @@ def check_repository(options: CheckOptions, progress: Callable[[str], None]) -> 
         InternalError: the repository can't be read.
     """
     folders = {folder.name: folder for folder in scan_repository(options.repository)}
+    if doubt := doubt_repository(options.repository):
+        raise NotFoundError(doubt)
     missing = [name for name in options.models if name not in folders]
     if missing:
         raise NotFoundError(

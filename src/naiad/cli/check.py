@@ -62,8 +62,11 @@ def check(  # noqa: PLR0913  # one parameter for each option
     """
     from naiad.check.report import ExitCode, print_report
     from naiad.check.repository import CheckOptions, check_repository
+    from naiad.server.capacity import gpu_ids
 
-    options = CheckOptions(repository, models, fix=fix, examples=examples, target=target)
+    options = CheckOptions(
+        repository, models, fix=fix, examples=examples, target=target, gpu_ids=gpu_ids()
+    )
     try:
         with Console(stderr=True).status("reading the model repository") as status:
             report = check_repository(options, status.update)

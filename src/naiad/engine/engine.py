@@ -383,7 +383,8 @@ class Engine:
     def _require_explicit_control(self) -> None:
         if self._options.control_mode is not ModelControlMode.EXPLICIT:
             raise UnavailableError(
-                "explicit model load / unload is not allowed if polling is enabled"
+                "explicit model load / unload is not allowed if polling is enabled. Start the "
+                "server with --model-control-mode=explicit to allow it"
             )
 
     async def poll(self) -> None:

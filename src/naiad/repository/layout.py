@@ -93,6 +93,28 @@ def stamp_folder(folder: ModelFolder) -> FolderStamp:
     return tuple(entries)
 
 
+def doubt_repository(path: Path) -> str:
+    """What speaks against a folder being a model repository, and what may be meant; mostly empty.
+
+    Raises:
+        InternalError: the folder can't be read.
+    """
+    names = _subfolders(path)
+    versions, _ = split_versions(names)
+    holds_versions = bool(versions) and not any(_subfolders(path / name) for name in names)
+    if (path / CONFIG_FILENAME).is_file() or holds_versions:
+        return (
+            f"'{path}' is the folder of a model and no model repository, which is the folder "
+            f"around it: '{path.absolute().parent}'"
+        )
+    if not any(is_repository_entry(name) for name in names):
+        return (
+            f"the model repository '{path}' holds no models; a model is a folder in it, such as "
+            f"'{path / 'my_model' / '1' / 'model.onnx'}'"
+        )
+    return ""
+
+
 def scan_model(path: Path) -> ModelFolder:
     """One model folder, whatever repository it is in.
 

@@ -10,6 +10,7 @@ import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,6 +20,10 @@ from naiad.clock import Clock, SystemClock
 from naiad.engine.engine import IndexEntry
 from naiad.engine.log_settings import IS_BLOCK
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnavailableError
+from naiad.frontends.grpc.server import GrpcServer
+from naiad.frontends.http.server import HttpServer
+from naiad.frontends.metrics.server import MetricsServer
+from naiad.repository.layout import doubt_repository
 from naiad.server.build import VERSION, Server, build_server
 from naiad.server.logging import ServerLog, format_table
 from naiad.server.rate_limit_option import RateLimit
@@ -32,6 +37,8 @@ _RATE_LIMITS: Final = MappingProxyType(
 )
 # Of the time to stop: what connections have, so that there is time for all else.
 _PATIENCE: Final = 0.8
+# Of models that did not load, in the last line of a start that failed.
+_MAX_NAMES: Final = 10
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -132,6 +139,12 @@ async def serve(settings: Settings, clock: Clock, log: ServerLog) -> Outcome:
 
 async def _start(server: Server, settings: Settings, signals: StopSignals) -> Outcome | None:
     """Load the models and open the ports; an outcome if it ends here."""
+    for place in _places(server):
+        try:
+            place.listener.check_port()
+        except UnavailableError as error:
+            return place.failure(error)
+    _warn_of_doubts(settings)
     loading = asyncio.ensure_future(server.engine.start())
     if not await _is_done_before(loading, signals.first):
         return Outcome(0, is_hanging=True)
@@ -159,24 +172,51 @@ async def _start(server: Server, settings: Settings, signals: StopSignals) -> Ou
     return await _listen(server)
 
 
+def _warn_of_doubts(settings: Settings) -> None:
+    for path in settings.model_repository:
+        # What isn't there is an error, which comes when the models are looked for.
+        if isinstance(path, Path) and path.is_dir() and (doubt := doubt_repository(path)):
+            _log.warning("%s", doubt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the server listens, and how that is called."""
+
+    service: str
+    name: str
+    option: str
+    listener: HttpServer | GrpcServer | MetricsServer
+
+    def failure(self, error: NaiadError) -> Outcome:
+        return Outcome(
+            1,
+            f"failed to start {self.name} service: {error.label} - {error.message}; "
+            f"choose another port with {self.option}",
+        )
+
+
+def _places(server: Server) -> list[_Place]:
+    return [
+        _Place(service, name, option, listener)
+        for service, name, option, listener in (
+            ("GRPCInferenceService", "GRPC", "--grpc-port", server.grpc),
+            ("HTTPService", "HTTP", "--http-port", server.http),
+            ("Metrics Service", "Metrics", "--metrics-port", server.metrics),
+        )
+        if listener is not None
+    ]
+
+
 async def _listen(server: Server) -> Outcome | None:
-    for service, name, option, listener in (
-        ("GRPCInferenceService", "GRPC", "--grpc-port", server.grpc),
-        ("HTTPService", "HTTP", "--http-port", server.http),
-        ("Metrics Service", "Metrics", "--metrics-port", server.metrics),
-    ):
-        if listener is None:
-            continue
+    for place in _places(server):
+        listener = place.listener
         try:
             await listener.start()
         except (UnavailableError, InvalidArgumentError) as error:
             await _close(server)
-            return Outcome(
-                1,
-                f"failed to start {name} service: {error.label} - {error.message}; "
-                f"choose another port with {option}",
-            )
-        _log.info("Started %s at %s:%d", service, listener.address, listener.port)
+            return place.failure(error)
+        _log.info("Started %s at %s:%d", place.service, listener.address, listener.port)
     return None
 
 
@@ -230,11 +270,19 @@ async def _is_done_before(
 
 def _describe_failures(settings: Settings, failures: Mapping[str, NaiadError]) -> str:
     """Triton names the reason only of models that it was told by name to load."""
+    text = f"{InternalError.label} - failed to load all models"
     if settings.load_model and "*" not in settings.load_model:
         for error in failures.values():
             if isinstance(error, InvalidArgumentError):
-                return f"{error.label} - {error.message}"
-    return f"{InternalError.label} - failed to load all models"
+                text = f"{error.label} - {error.message.rstrip()}"
+                break
+    names = [f"'{name}'" for name in list(failures)[:_MAX_NAMES]]
+    more = len(failures) - len(names)
+    listing = ", ".join(names) + (f" and {more} more" if more else "")
+    return (
+        f"{text}\nNot loaded: {listing}; why stands in the log above. With --exit-on-error=false "
+        "the server starts without them."
+    )
 
 
 def _log_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

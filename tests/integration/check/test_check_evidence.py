@@ -259,4 +259,5 @@ def test_example_that_is_none(broken: Path, example: str) -> None:
 
 
 def test_empty_repository_proves_nothing(tmp_path: Path) -> None:
-    assert check(tmp_path).exit_code() is ExitCode.COULD_NOT_RUN
+    with pytest.raises(NotFoundError, match="holds no models"):
+        check(tmp_path)

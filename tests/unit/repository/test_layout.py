@@ -9,6 +9,7 @@ from naiad.model_config.text_format import ConfigSyntaxError, parse_config
 from naiad.repository import layout
 from naiad.repository.layout import (
     ModelFolder,
+    doubt_repository,
     find_model,
     list_artifacts,
     read_config,
@@ -176,3 +177,20 @@ def test_a_label_file_outside_of_the_model_is_refused(builder: RepositoryBuilder
 
     with pytest.raises(UnsupportedError, match="for output 'x' in model 'm' is outside model dir"):
         read_labels(_folder(builder), config)
+
+
+def test_doubts_about_a_repository(tmp_path: Path) -> None:
+    builder = RepositoryBuilder(tmp_path / "models")
+    assert "holds no models; a model is a folder in it, such as" in doubt_repository(builder.path)
+    with_config = builder.add_model("with_config", "")
+    bare = builder.add_model("bare", None, {"{version}/model.onnx": b"x"}, versions=(1, 2))
+    for folder in (with_config, bare):
+        assert doubt_repository(folder) == (
+            f"'{folder}' is the folder of a model and no model repository, which is the folder "
+            f"around it: '{builder.path}'"
+        )
+    assert "holds no models" in doubt_repository(bare / "1")
+    assert doubt_repository(builder.path) == ""
+    # A model may well be named by a number.
+    assert doubt_repository(RepositoryBuilder(tmp_path).add_model("x").parent) == ""
+    assert doubt_repository(RepositoryBuilder(tmp_path / "n").add_model("1").parent) == ""

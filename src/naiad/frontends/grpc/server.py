@@ -20,7 +20,7 @@ from naiad.frontends.grpc.repository import RepositoryHandlers
 from naiad.frontends.grpc.shared_memory import SharedMemoryHandlers
 from naiad.frontends.grpc.stream_infer import StreamInferHandler
 from naiad.frontends.grpc.trace_setting import TraceSettingHandlers
-from naiad.frontends.listening import listen_error
+from naiad.frontends.listening import check_port, listen_error
 from naiad.frontends.serving import ServingEngine
 from naiad.frontends.tls import build_context
 
@@ -47,6 +47,16 @@ class GrpcServer:
         self._server: asyncio.Server | None = None
         self._context: ConnectionContext | None = None
         self._sweep: asyncio.TimerHandle | None = None
+
+    def check_port(self) -> None:
+        """See whether the port can be listened on, before anything is loaded.
+
+        Raises:
+            UnavailableError: it can not be.
+        """
+        options = self._options
+        if not options.address.startswith(_UNIX_PREFIX):
+            check_port(options.address, options.port, reuse_port=options.reuse_port)
 
     async def start(self) -> None:
         """Listen; returns when connections are accepted.

@@ -8,7 +8,7 @@ from naiad.frontends.http.connection import Connection
 from naiad.frontends.http.context import ConnectionContext
 from naiad.frontends.http.head import HeadParser
 from naiad.frontends.http.options import HttpOptions
-from naiad.frontends.listening import listen_error
+from naiad.frontends.listening import check_port, listen_error
 from naiad.frontends.rest.api import build_routes
 from naiad.frontends.rest.long_work import LongWork
 from naiad.frontends.rest.router import Router
@@ -32,6 +32,15 @@ class HttpServer:
         self._port = options.port
         self._context: ConnectionContext | None = None
         self._sweep: asyncio.TimerHandle | None = None
+
+    def check_port(self) -> None:
+        """See whether the port can be listened on, before anything is loaded.
+
+        Raises:
+            UnavailableError: it can not be.
+        """
+        options = self._options
+        check_port(options.address, options.port, reuse_port=options.reuse_port)
 
     async def start(self) -> None:
         """Listen; returns when connections are accepted.

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from naiad.frontends.listening import listen_error
+from naiad.frontends.listening import check_port, listen_error
 
 _MAX_HEAD_BYTES = 16 << 10
 
@@ -37,6 +37,15 @@ class MetricsServer:
         self._port = options.port
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+
+    def check_port(self) -> None:
+        """See whether the port can be listened on, before anything is loaded.
+
+        Raises:
+            UnavailableError: it can not be.
+        """
+        options = self._options
+        check_port(options.address, options.port)
 
     async def start(self) -> None:
         """Listen; returns when connections are accepted.
