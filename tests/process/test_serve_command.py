@@ -218,6 +218,7 @@ def test_a_client_that_does_not_send_the_rest_does_not_cost_the_orderly_end(
         client.sendall(b"POST /v2/models/same/infer HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
         infer(server.http, "same", 1.0)
         server.signal(signal.SIGTERM)
+        server.wait_for("Timeout 2: Found 1 HTTP service connections")
         assert server.wait() == 0
 
 

@@ -145,6 +145,17 @@ class Waits:
         """The ensemble waits no more."""
         self._steps.pop(ensemble, None)
 
+    def callers(self, step: ModelId) -> set[ModelId]:
+        """The ensembles that wait for a model, be it over others."""
+        found: set[ModelId] = set()
+        models = [step]
+        while models:
+            model = models.pop()
+            new = {name for name, steps in self._steps.items() if model in steps} - found
+            found |= new
+            models.extend(new)
+        return found
+
     def _path_end(self, start: ModelId, goal: ModelId) -> ModelId | None:
         """Who waits for ``goal`` itself, of those that ``start`` waits for in any way."""
         seen = {start}

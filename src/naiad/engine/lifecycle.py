@@ -350,6 +350,10 @@ class Lifecycle:
             await self._unload_one(entry, with_steps=with_steps)
 
     async def _unload_one(self, entry: ModelEntry, *, with_steps: bool) -> None:
+        # Ensembles that are loading on it come first, or their loads would fail for no fault.
+        for caller in self._waits.callers(entry.id):
+            async with self.entries[caller].lock:
+                continue
         await self._unload(entry)
         await self._follow({entry.id})
         if with_steps:

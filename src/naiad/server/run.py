@@ -224,6 +224,7 @@ async def _stop(server: Server, timeout_s: int, signals: StopSignals) -> Outcome
     """Take no more requests, finish those under way, unload."""
     server.engine.announce_stop()
     _log.info("Waiting for in-flight requests to complete.")
+    _log_connections(server, timeout_s)
     draining = asyncio.ensure_future(_drain(server, timeout_s))
     if not await _is_done_before(draining, signals.second, timeout_s):
         reason = (
@@ -235,6 +236,16 @@ async def _stop(server: Server, timeout_s: int, signals: StopSignals) -> Outcome
     draining.result()
     _log.info("All models are stopped.")
     return Outcome(0)
+
+
+def _log_connections(server: Server, timeout_s: int) -> None:
+    """Say in Triton's words who is still connected."""
+    for listener, text in (
+        (server.grpc, "Timeout %d: Found %d gRPC service connections and inference handlers"),
+        (server.http, "Timeout %d: Found %d HTTP service connections"),
+    ):
+        if listener is not None and listener.connection_count:
+            _log.info(text, timeout_s, listener.connection_count)
 
 
 async def _drain(server: Server, timeout_s: int) -> None:

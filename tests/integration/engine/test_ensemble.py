@@ -231,6 +231,37 @@ async def test_polling_loads_no_step_that_is_still_being_copied(
         await poller.stop()
 
 
+SLOW = """backend: "identity" max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+parameters { key: "creation_delay_sec" value { string_value: "1" } }
+"""
+
+
+@pytest.mark.slow
+async def test_a_step_is_unloaded_after_the_ensembles_that_are_loading_on_it(
+    repository: RepositoryBuilder, engine: Engine
+) -> None:
+    repository.add_model("slow", SLOW)
+    steps: list[Step] = [
+        ("slow", -1, [("INPUT0", "IN")], [("OUTPUT0", "t")]),
+        ("one", -1, [("IN", "t")], [("OUT", "OUT")]),
+    ]
+    repository.add_model("inner", ensemble("inner", steps))
+    repository.add_model("outer", chain("outer", "inner", "two"))
+    loading = asyncio.create_task(load(engine, "outer"))
+    while not any(
+        line.name == "slow" and line.state is ModelState.LOADING
+        for line in await engine.index(ready_only=False)
+    ):
+        pass
+    await engine.unload_model("slow", unload_dependents=False)
+    await loading
+    assert [engine.is_model_ready(name) for name in ("slow", "inner", "outer")] == [False] * 3
+    await load(engine, "slow")
+    assert values(await infer(engine, "outer")) == {"OUT": [3]}
+
+
 async def test_everything_loads_at_the_start_whatever_the_order(
     repository: RepositoryBuilder,
 ) -> None:

@@ -136,6 +136,11 @@ class GrpcServer:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open."""
+        return 0 if self._context is None else len(self._context.connections)
+
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing more, finish the calls under way, close idle connections.
 

@@ -82,6 +82,11 @@ class HttpServer:
         """The port; the one that was taken where the options left it open."""
         return self._port
 
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open."""
+        return 0 if self._context is None else len(self._context.connections)
+
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing more, finish what is under way, close idle connections.
 
