@@ -78,6 +78,12 @@ def convolutions(layers: int = 8, channels: int = 64, side: int = 56) -> onnx.Mo
     return _model("convolutions", nodes, weights, (channels, side, side), channels)
 
 
+def doubling(width: int) -> onnx.ModelProto:
+    """The input added to itself, FP32 ``[-1, width]``: an output as large as one likes."""
+    node = helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])
+    return _model("doubling", [node], [], (width,), width)
+
+
 def _model(
     name: str,
     nodes: list[onnx.NodeProto],

@@ -33,3 +33,11 @@ def test_shared_sessions_are_measured_both_ways(tmp_path: Path) -> None:
         ("mlp", 1), ("mlp", 2), ("convolutions", 1), ("convolutions", 2),
     ]  # fmt: skip
     assert all(row["separate_per_s"] > 0 and row["shared_per_s"] > 0 for row in rows)
+
+
+@pytest.mark.full
+def test_every_way_to_an_output_is_measured(tmp_path: Path) -> None:
+    arguments = ("--seconds=0.1", "--rounds=1", "--threads=1", "--megabytes=1")
+    rows = run_benchmark("onnx_outputs.py", tmp_path, *arguments)["results"]
+    assert [row["way"] for row in rows] == ["run", "new", "kept"]
+    assert all(row["per_s"] > 0 for row in rows)

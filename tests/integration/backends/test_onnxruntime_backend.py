@@ -245,6 +245,15 @@ def test_an_optional_input_has_the_models_value(tmp_path: Path) -> None:
     np.testing.assert_array_equal(given.data, [6, 6])
 
 
+def test_an_output_is_the_memory_that_onnxruntime_wrote_it_to(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    instance = OnnxRuntimeBackend().load(make_source(tmp_path)).create_instance(0)
+    (output,) = instance.execute({"IN": np.ones((4, 1 << 16), np.float32)}, ["OUT"])
+    # What numpy has copied, it owns.
+    assert not output.data.flags.owndata
+    assert not isinstance(output.data.base, np.ndarray)
+
+
 def test_only_wanted_outputs_are_given(tmp_path: Path) -> None:
     model = make_model(
         [
