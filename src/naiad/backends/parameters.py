@@ -1,7 +1,12 @@
 """The ``parameters`` of a model config: strings to those who wrote them, values to a backend."""
 
+from typing import Final
+
 from naiad.errors import InvalidArgumentError
 from naiad.model_config.schema import ModelConfig
+
+# Whether a model runs in the server's process, where its backend leaves the choice.
+IN_PROCESS: Final = "IN_PROCESS"
 
 _TRUE = frozenset({"true", "1", "on", "yes"})
 _FALSE = frozenset({"false", "0", "off", "no"})

@@ -7,6 +7,7 @@ function without arguments, that makes a `naiad.backends.base.Backend`.
 
 import functools
 import importlib
+import importlib.util
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,6 +115,19 @@ class BackendRegistry:
                 backend = self._backends[name] = self._create(name)
             return backend
 
+    def check(self, name: str) -> None:
+        """See whether ``get`` can give a backend whose models run, without importing a framework.
+
+        Raises:
+            NaiadError: as of `get`.
+        """
+        if name not in _ENTRIES:
+            self.get(name)
+            return
+        framework = _ENTRIES[name].framework
+        if framework and importlib.util.find_spec(framework) is None:
+            raise _not_installed(name)
+
     def _create(self, name: str) -> Backend:
         if name in _ENTRIES and _ENTRIES[name].has_choice:
             return _create_choice(name, _ENTRIES[name])
@@ -140,11 +154,16 @@ def make_in_process(name: str) -> Backend:
     except ModuleNotFoundError as error:
         if error.name != entry.framework:
             raise
-        raise UnsupportedError(
-            f"backend '{name}' needs {entry.framework}, which is not installed; "
-            f"run: pip install '{entry.install}'"
-        ) from error
+        raise _not_installed(name) from error
     return cast("Backend", getattr(module, entry.class_name)())
+
+
+def _not_installed(name: str) -> UnsupportedError:
+    entry = _ENTRIES[name]
+    return UnsupportedError(
+        f"backend '{name}' needs {entry.framework}, which is not installed; "
+        f"run: pip install '{entry.install}'"
+    )
 
 
 def _create_choice(name: str, entry: _Entry) -> Backend:

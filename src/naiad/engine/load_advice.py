@@ -14,6 +14,7 @@ import orjson
 from google.protobuf.message import Message
 
 from naiad.backends.base import ModelSource
+from naiad.backends.parameters import IN_PROCESS
 from naiad.backends.registry import BackendRegistry
 from naiad.errors import NaiadError
 from naiad.model_config.complete import read_signature, with_shape
@@ -133,7 +134,7 @@ class LoadAdvisor:
 
     def check_backend(self, name: str) -> None:
         """See `naiad.repository.diagnose_folder.Backends`."""
-        self._backends.get(name)
+        self._backends.check(name)
 
     def advise(self, folder: ModelFolder, config_json: str | None, error: NaiadError) -> str:
         """Lines that say what to change; empty where nothing is found. Blocks, as a load does.
@@ -158,6 +159,8 @@ class LoadAdvisor:
             platform=config.platform,
             default_model_filename=config.default_model_filename,
         )
+        if IN_PROCESS in config.parameters:
+            bare.parameters[IN_PROCESS].CopyFrom(config.parameters[IN_PROCESS])
         try:
             normalize_config(bare, directory_name=subject.name, artifact_names=subject.artifacts)
             if bare.backend not in _DECLARING_BACKENDS:

@@ -30,6 +30,15 @@ def test_an_unknown_backend_says_which_there_are() -> None:
     )
 
 
+def test_a_backend_that_could_be_had_is_not_imported_to_say_so() -> None:
+    registry = BackendRegistry()
+    for name in ("identity", "onnxruntime", "pytorch"):
+        registry.check(name)
+    with pytest.raises(InvalidArgumentError, match="backend 'nonesuch'"):
+        registry.check("nonesuch")
+    assert not registry.loaded_names
+
+
 def test_tensorflow_models_are_told_how_to_become_onnx() -> None:
     with pytest.raises(InvalidArgumentError) as failure:
         BackendRegistry().get("tensorflow")

@@ -13,7 +13,7 @@ from typing import Final
 
 from naiad.backends.base import ModelSource, NoServices
 from naiad.backends.merged_instance import MergedInstance
-from naiad.backends.parameters import read_boolean
+from naiad.backends.parameters import IN_PROCESS, read_boolean
 from naiad.backends.python.completion import complete_in_process, completion_place
 from naiad.backends.python.environment import Environment, Environments
 from naiad.backends.python.instance import InstanceSetup, PythonInstance
@@ -70,7 +70,7 @@ class ChildBackend:
                 raise InvalidArgumentError(
                     f"model '{source.name}': parameter '{key}' needs the server's process, and "
                     "its instances run in processes of their own; remove it, or set parameter "
-                    "'IN_PROCESS' to 'true'"
+                    f"'{IN_PROCESS}' to 'true'"
                 )
         return read_options(source)
 

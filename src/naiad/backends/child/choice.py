@@ -5,11 +5,10 @@ from collections.abc import Callable
 from typing import Final
 
 from naiad.backends.base import Backend, LoadedModel, ModelSource
-from naiad.backends.parameters import read_boolean, read_text
+from naiad.backends.parameters import IN_PROCESS, read_boolean, read_text
 from naiad.backends.python.options import PROCESS_ONLY
 from naiad.errors import InvalidArgumentError
 
-_PARAMETER: Final = "IN_PROCESS"
 _SETTING: Final = "in-process"
 _WORDS: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -44,7 +43,7 @@ class ProcessChoice:
             if read_text(source.config, key):
                 raise InvalidArgumentError(
                     f"model '{source.name}': parameter '{key}' needs a process of its own; remove "
-                    f"it, or set parameter '{_PARAMETER}' to 'false'"
+                    f"it, or set parameter '{IN_PROCESS}' to 'false'"
                 )
         with self._lock:
             if self._in_process is None:
@@ -58,7 +57,7 @@ def runs_in_process(source: ModelSource) -> bool:
     Raises:
         InvalidArgumentError: the parameter or the setting is no boolean.
     """
-    asked = read_boolean(source.config, _PARAMETER)
+    asked = read_boolean(source.config, IN_PROCESS)
     if asked is not None:
         return asked
     text = source.settings.get(_SETTING, "true").lower()

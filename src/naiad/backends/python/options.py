@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from naiad.backends.base import ModelSource
-from naiad.backends.parameters import read_boolean, read_integer, read_text
+from naiad.backends.parameters import IN_PROCESS, read_boolean, read_integer, read_text
 from naiad.errors import InvalidArgumentError
 
 # Triton's own default of stub-timeout-seconds.
@@ -47,13 +47,13 @@ def read_options(source: ModelSource) -> PythonOptions:
         InvalidArgumentError: one is not what it should be; the text names it.
     """
     config = source.config
-    is_in_process = bool(read_boolean(config, "IN_PROCESS"))
+    is_in_process = bool(read_boolean(config, IN_PROCESS))
     if is_in_process:
         for key in PROCESS_ONLY:
             if read_text(config, key):
                 raise InvalidArgumentError(
                     f"model '{source.name}': parameter '{key}' needs a process of its own; remove "
-                    "it or 'IN_PROCESS'"
+                    f"it or '{IN_PROCESS}'"
                 )
     restart_limit = read_integer(config, "RESTART_LIMIT")
     return PythonOptions(
