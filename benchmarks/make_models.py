@@ -84,6 +84,58 @@ def doubling(width: int) -> onnx.ModelProto:
     return _model("doubling", [node], [], (width,), width)
 
 
+class _Layers:
+    """Convolutions with ReLU and random weights, one after another."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self._generator = np.random.default_rng(0)
+
+    def weight(self, *shape: int) -> str:
+        """Random numbers of about unit gain."""
+        name = f"weight{len(self.weights)}"
+        scale = np.float32((2 / np.prod(shape[1:])) ** 0.5)
+        values = self._generator.standard_normal(shape, np.float32) * scale
+        self.weights.append(numpy_helper.from_array(values, name))
+        return name
+
+    def add(self, kind: str, inputs: list[str], **attributes: object) -> str:
+        """One node; its output."""
+        output = f"{kind.lower()}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def convolve(self, source: str, channels: tuple[int, int], size: int, stride: int) -> str:
+        """From so many channels to so many; what comes out is that much smaller."""
+        kernel = self.weight(channels[1], channels[0], size, size)
+        pads, strides = [size // 2] * 4, [stride] * 2
+        return self.add("Conv", [source, kernel], pads=pads, strides=strides)
+
+    def block(self, source: str, channels: tuple[int, int], stride: int) -> str:
+        """Two convolutions beside a short cut."""
+        inner = self.add("Relu", [self.convolve(source, channels, 3, stride)])
+        outer = self.convolve(inner, (channels[1], channels[1]), 3, 1)
+        if channels[0] != channels[1]:
+            source = self.convolve(source, channels, 1, stride)
+        return self.add("Relu", [self.add("Add", [outer, source])])
+
+
+def resnet18() -> onnx.ModelProto:
+    """The layers of ResNet-18 as they are once batch normalization is folded into convolutions."""
+    layers = _Layers()
+    source = layers.add("Relu", [layers.convolve("INPUT", (3, 64), 7, 2)])
+    source = layers.add("MaxPool", [source], kernel_shape=[3, 3], pads=[1] * 4, strides=[2] * 2)
+    for width_in, width_out in ((64, 64), (64, 128), (128, 256), (256, 512)):
+        source = layers.block(source, (width_in, width_out), 1 if width_in == width_out else 2)
+        source = layers.block(source, (width_out, width_out), 1)
+    source = layers.add("Flatten", [layers.add("GlobalAveragePool", [source])])
+    layers.nodes.append(
+        helper.make_node("Gemm", [source, layers.weight(1000, 512)], ["OUTPUT"], transB=1)
+    )
+    return _model("resnet18", layers.nodes, layers.weights, IMAGE_SHAPE, 1000)
+
+
 def _model(
     name: str,
     nodes: list[onnx.NodeProto],
