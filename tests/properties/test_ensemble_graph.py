@@ -56,7 +56,7 @@ def test_a_random_graph_gives_what_computing_it_gives(
     graph = make_graph(steps, data.draw(st.permutations(range(len(steps)))))
     plan = graph.plan(wanted)
     inputs = {name: data.draw(st.integers(0, 100)) for name in INPUTS}
-    run = EnsembleRun(plan, inputs, INPUTS)
+    run = EnsembleRun(plan, inputs, INPUTS, data.draw(st.integers(0, 2)))
     running: list[ReadyStep[int]] = []
     count = 0
     while not run.is_over():
@@ -69,7 +69,7 @@ def test_a_random_graph_gives_what_computing_it_gives(
         number = steps[int(ready.step.model_name[1:])][1]
         result = sum(ready.inputs.values()) + number
         run.add(ready.step, ready.iteration, {"OUT": result}, is_decoupled=False)
-        run.end()
+        run.end(ready.step)
     expected = compute(steps, inputs)
     assert run.next_answer() == {name: expected[name] for name in wanted}
     assert run.is_over()
@@ -90,7 +90,8 @@ def test_answers_of_decoupled_steps_are_neither_lost_nor_mixed(
             model_name=f"m{index}", input_map={"IN": read}, output_map={"OUT": written}
         )
     graph = EnsembleGraph(config)
-    run: EnsembleRun[object] = EnsembleRun(graph.plan(["y"]), {"x": "x"}, ["x"])
+    limit = data.draw(st.integers(0, 2))
+    run: EnsembleRun[object] = EnsembleRun(graph.plan(["y"]), {"x": "x"}, ["x"], limit)
     source = run.next_step()
     assert source is not None
     todo: list[tuple[ReadyStep[object], list[object]]] = [(source, list(range(len(counts))))]
@@ -106,8 +107,10 @@ def test_answers_of_decoupled_steps_are_neither_lost_nor_mixed(
             run.add(ready.step, ready.iteration, {"OUT": value}, is_decoupled=ready.step.index < 2)
         if not left:
             del todo[position]
-            run.end()
+            run.end(ready.step)
         while (new := run.next_step()) is not None:
+            under_way = [known for known, _ in todo if known.step is new.step]
+            assert not limit or len(under_way) < limit
             value = new.inputs["IN"]
             if new.step.index == 1:
                 assert isinstance(value, int)

@@ -18,10 +18,8 @@ def ignored_settings(config: ModelConfig) -> list[str]:
     found = []
     if any(state.use_growable_memory for state in config.sequence_batching.state):
         found.append("sequence_batching.state.use_growable_memory")
-    if config.HasField("ensemble_scheduling"):
-        # Rows are joined by the models of the steps, each as its own config says.
-        if any(tensor.allow_ragged_batch for tensor in config.input):
-            found.append("allow_ragged_batch of an ensemble")
-        if config.ensemble_scheduling.max_inflight_requests:
-            found.append("ensemble_scheduling.max_inflight_requests")
+    is_ensemble = config.HasField("ensemble_scheduling")
+    # Rows are joined by the models of the steps, each as its own config says.
+    if is_ensemble and any(tensor.allow_ragged_batch for tensor in config.input):
+        found.append("allow_ragged_batch of an ensemble")
     return found

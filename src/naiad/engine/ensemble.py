@@ -188,7 +188,10 @@ class _Call:
         self._plan = plan
         self._models: dict[int, Model] = {}
         self._run: EnsembleRun[Tensor] = EnsembleRun(
-            plan, self._given(), tuple(executor.signature.inputs)
+            plan,
+            self._given(),
+            tuple(executor.signature.inputs),
+            executor.graph.max_inflight_requests,
         )
         self._running: set[_StepCall] = set()
         self._times = ComputeTimes()
@@ -279,7 +282,7 @@ class _Call:
         self._running.discard(step)
         # The request knows the step: apart, their tensors are freed at once.
         del step.request
-        self._run.end()
+        self._run.end(step.step)
 
     def _step_request(self, ready: ReadyStep[Tensor], step: "_StepCall") -> InferRequest:
         parent = self._request

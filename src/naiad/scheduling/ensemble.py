@@ -90,6 +90,8 @@ class EnsembleGraph:
         self.steps = tuple(
             EnsembleStep(index, step) for index, step in enumerate(config.ensemble_scheduling.step)
         )
+        # Of each step, how many requests one request of the ensemble may have under way; 0 for any.
+        self.max_inflight_requests = config.ensemble_scheduling.max_inflight_requests
         self.writers = {tensor: step for step in self.steps for tensor in step.outputs.values()}
         self._plans: dict[tuple[str, ...], EnsemblePlan] = {}
 
@@ -138,12 +140,17 @@ class EnsembleRun(Generic[TensorT]):
         plan: what runs.
         given: the request's inputs; one that is left out counts as there, and empty.
         input_names: the inputs of the ensemble.
+        max_inflight_requests: of each step, requests that may run or wait for their model at the
+            same time; those that could be made besides are held back. 0 for any number.
     """
 
     __slots__ = (
         "_answers",
         "_counts",
+        "_held",
+        "_inflight",
         "_left",
+        "_max_inflight",
         "_missing",
         "_next_answer",
         "_plan",
@@ -154,9 +161,17 @@ class EnsembleRun(Generic[TensorT]):
     )
 
     def __init__(
-        self, plan: EnsemblePlan, given: Mapping[str, TensorT], input_names: Sequence[str]
+        self,
+        plan: EnsemblePlan,
+        given: Mapping[str, TensorT],
+        input_names: Sequence[str],
+        max_inflight_requests: int = 0,
     ) -> None:
         self._plan = plan
+        self._max_inflight = max_inflight_requests
+        # By step, how many of its requests are under way, and the iterations held back.
+        self._inflight: dict[int, int] = {}
+        self._held: dict[int, deque[int]] = {}
         self._tensors: dict[tuple[str, int], TensorT | None] = {}
         self._left: dict[tuple[str, int], int] = {}
         # How many tensors a step still waits for, by step and iteration.
@@ -174,9 +189,23 @@ class EnsembleRun(Generic[TensorT]):
 
     def next_step(self) -> ReadyStep[TensorT] | None:
         """A step that can run, which counts as running from now on; None while there is none."""
-        if not self._ready:
-            return None
-        step, iteration = self._ready.popleft()
+        while self._ready:
+            step, iteration = self._ready.popleft()
+            if self._is_let_through(step, iteration):
+                return self._take(step, iteration)
+        return None
+
+    def _is_let_through(self, step: EnsembleStep, iteration: int) -> bool:
+        if not self._max_inflight:
+            return True
+        inflight = self._inflight.get(step.index, 0)
+        if inflight >= self._max_inflight:
+            self._held.setdefault(step.index, deque()).append(iteration)
+            return False
+        self._inflight[step.index] = inflight + 1
+        return True
+
+    def _take(self, step: EnsembleStep, iteration: int) -> ReadyStep[TensorT]:
         inputs = {}
         for name, tensor in step.inputs:
             value = self._tensors[tensor, iteration]
@@ -210,9 +239,14 @@ class EnsembleRun(Generic[TensorT]):
         for name, tensor in step.outputs.items():
             self._put(tensor, iteration, outputs.get(name))
 
-    def end(self) -> None:
+    def end(self, step: EnsembleStep) -> None:
         """A running step has given its last answer, or failed."""
         self._running -= 1
+        if self._max_inflight:
+            self._inflight[step.index] -= 1
+            held = self._held.get(step.index)
+            if held:
+                self._ready.appendleft((step, held.popleft()))
 
     def next_answer(self) -> dict[str, TensorT] | None:
         """The ensemble's next answer, by output; None while it is not complete.

@@ -199,7 +199,11 @@ class RateLimiter:
         if device is None:
             # Triton ignores the device of a limit where the resource is global.
             return next((n for (known, _), n in self._limits.items() if known == name), None)
-        return self._limits.get((name, device), self._limits.get((name, None)))
+        limit = self._limits.get((name, device), self._limits.get((name, None)))
+        if limit is None and any(known == name for known, _ in self._limits):
+            # Of a resource that was counted for other devices this one has none.
+            return 0
+        return limit
 
     def _refresh(self, needed: dict[_Pool, int]) -> None:
         self._available = {}

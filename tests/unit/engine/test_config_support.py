@@ -19,13 +19,11 @@ def test_what_changes_nothing_is_listed() -> None:
     config = parse_config("sequence_batching { state { use_growable_memory: true } }", "text")
     assert ignored_settings(config) == ["sequence_batching.state.use_growable_memory"]
     ensemble = parse_config(
-        'input { name: "X" allow_ragged_batch: true } '
-        "ensemble_scheduling { max_inflight_requests: 3 }",
+        'input { name: "X" allow_ragged_batch: true } ensemble_scheduling { }',
         "text",
     )
     assert ignored_settings(ensemble) == [
         "allow_ragged_batch of an ensemble",
-        "ensemble_scheduling.max_inflight_requests",
     ]
     plain = (
         "dynamic_batching { priority_levels: 2 default_queue_policy { max_queue_size: 4 } "

@@ -350,6 +350,33 @@ async def test_each_answer_of_a_decoupled_step_becomes_one_and_the_last_says_so(
     assert harness.executor.statistics.success.count == 1
 
 
+async def test_a_step_gets_no_more_at_once_than_max_inflight_requests() -> None:
+    config = ensemble_config(("a", "X", "T"), ("b", "T", "Y"), more=DECOUPLED)
+    config.ensemble_scheduling.max_inflight_requests = 1
+    harness = Harness(config, model_config("a", more=DECOUPLED), model_config("b"))
+    harness.submit()
+    for value in (1.0, 2.0, 3.0):
+        harness.answer("a", value, is_final=False)
+    harness.answer("a", None)
+    for index, value in enumerate((1.0, 2.0, 3.0)):
+        assert len(harness.models.steps["b"].requests) == index + 1
+        harness.answer("b", value, index=index)
+    assert harness.texts() == [("Y=1", False), ("Y=2", False), ("Y=3", True)]
+
+
+async def test_what_is_held_back_is_dropped_with_its_request() -> None:
+    config = ensemble_config(("a", "X", "T"), ("b", "T", "Y"), more=DECOUPLED)
+    config.ensemble_scheduling.max_inflight_requests = 1
+    harness = Harness(config, model_config("a", more=DECOUPLED), model_config("b"))
+    request = harness.submit()
+    harness.answer("a", 1.0, is_final=False)
+    harness.answer("a", 2.0, is_final=False)
+    harness.executor.cancel(request)
+    assert len(harness.models.steps["b"].cancelled) == 1
+    assert len(harness.models.steps["b"].requests) == 1
+    await asyncio.wait_for(harness.executor.drain(), 1)
+
+
 async def test_the_end_of_a_decoupled_step_alone_ends_the_ensemble() -> None:
     harness = chain(more=DECOUPLED, source=DECOUPLED)
     harness.submit()

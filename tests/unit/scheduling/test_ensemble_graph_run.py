@@ -42,7 +42,7 @@ def answer(
     outputs = {} if value is None else dict.fromkeys(ready.step.outputs, value)
     run.add(ready.step, ready.iteration, outputs, is_decoupled=not ends)
     if ends:
-        run.end()
+        run.end(ready.step)
 
 
 def test_a_step_runs_once_all_of_its_inputs_exist_and_branches_run_together() -> None:
@@ -108,7 +108,7 @@ def test_an_output_that_a_model_left_out_is_left_out_of_the_answer() -> None:
     run = begin(graph(({"IN": "X"}, {"P": "A", "Q": "B"})), ["A", "B"], X="x")
     (step,) = take(run)
     run.add(step.step, step.iteration, {"P": "p"}, is_decoupled=False)
-    run.end()
+    run.end(step.step)
     assert run.next_answer() == {"A": "p"}
 
 
@@ -118,7 +118,7 @@ def test_each_answer_of_a_decoupled_step_is_one_answer_of_the_ensemble() -> None
     (source,) = take(run)
     answer(run, source, "t0", ends=False)
     answer(run, source, "t1", ends=False)
-    run.end()
+    run.end(source.step)
     first, second = take(run)
     assert [first.inputs, second.inputs] == [{"IN": "t0"}, {"IN": "t1"}]
     # The second is faster, and waits for the first.
@@ -141,7 +141,7 @@ def test_a_diamond_behind_a_decoupled_step_joins_what_belongs_together() -> None
     (source,) = take(run)
     for value in "01":
         answer(run, source, value, ends=False)
-    run.end()
+    run.end(source.step)
     left0, right0, left1, right1 = take(run)
     for step in (left1, right0, left0, right1):
         answer(run, step, step.step.model_name + step.inputs["IN"])
@@ -151,9 +151,9 @@ def test_a_diamond_behind_a_decoupled_step_joins_what_belongs_together() -> None
 
 def test_a_decoupled_step_that_answers_nothing_ends_the_run_without_an_answer() -> None:
     run = begin(graph(({"IN": "X"}, {"OUT": "Y"})), ["Y"], X="x")
-    take(run)
+    (step,) = take(run)
     assert run.is_running()
-    run.end()
+    run.end(step.step)
     assert run.is_over()
     assert (run.next_answer(), run.answer_count) == (None, 0)
 
@@ -180,3 +180,29 @@ def test_shapes_between_models_with_and_without_a_batch_axis(
     fitted: Sequence[int],
 ) -> None:
     assert fit_shape(shape, dims, from_batch=from_batch, to_batch=to_batch) == fitted
+
+
+def test_no_more_requests_of_a_step_are_under_way_than_the_config_allows() -> None:
+    made = graph(
+        ({"IN": "X"}, {"OUT": "T"}), ({"IN": "T"}, {"OUT": "Y"}), ({"IN": "T"}, {"OUT": "Z"})
+    )
+    run = EnsembleRun(made.plan(["Y", "Z"]), {"X": "x"}, ["X"], max_inflight_requests=2)
+    (source,) = take(run)
+    for number in range(4):
+        answer(run, source, f"t{number}", ends=False)
+    steps = take(run)
+    assert [(s.step.index, s.inputs["IN"]) for s in steps] == [
+        (1, "t0"),
+        (2, "t0"),
+        (1, "t1"),
+        (2, "t1"),
+    ]
+    run.end(source.step)
+    answer(run, steps[0], "y0")
+    (third,) = take(run)
+    assert (third.step.index, third.inputs) == (1, {"IN": "t2"})
+    # A failure makes room, too.
+    run.end(steps[3].step)
+    (other,) = take(run)
+    assert (other.step.index, other.inputs) == (2, {"IN": "t2"})
+    assert not run.is_over()

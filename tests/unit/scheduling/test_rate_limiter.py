@@ -148,6 +148,15 @@ def test_an_instance_that_could_never_run_is_refused() -> None:
     assert limiter.ask(fits)
 
 
+def test_a_resource_that_is_counted_for_another_device_is_not_here() -> None:
+    limiter = RateLimiter([ResourceLimit("R", 10, 10)])
+    with pytest.raises(InvalidArgumentError, match='count for "R" is limited to 0 which'):
+        tickets(limiter, claim(4))
+    (there,) = tickets(limiter, claim(4, device=10))
+    assert limiter.ask(there)
+    assert limiter.ask(tickets(limiter, claim(4, "other"))[0])
+
+
 def test_a_resource_is_global_or_of_devices() -> None:
     limiter = RateLimiter()
     tickets(limiter, claim())
