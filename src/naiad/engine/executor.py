@@ -169,9 +169,17 @@ class Executor:
         Raises:
             InvalidArgumentError: the model failed on a sample.
         """
-        for instance in self._instances:
+        for index, instance in enumerate(self._instances):
             for sample in samples:
-                for _ in range(sample.count):
+                for iteration in range(1, sample.count + 1):
+                    _log.debug(
+                        "model '%s' instance %s_%d is running warmup sample '%s' for iteration %d",
+                        self._name,
+                        self._name,
+                        index,
+                        sample.name,
+                        iteration,
+                    )
                     await self._warm_up_instance(instance, sample)
 
     async def _warm_up_instance(

@@ -1,5 +1,6 @@
 """A model's warm-up on a real backend: before READY, on every instance, in the statistics."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,10 @@ async def start(path: Path) -> Engine:
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-async def test_each_instance_runs_each_sample(tmp_path: Path, instances: int) -> None:
+async def test_each_instance_runs_each_sample(
+    tmp_path: Path, instances: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "naiad")
     extra = f'model_warmup [ {{ name: "a" batch_size: 1 count: 2 {ZEROS} }}, '
     extra += f'{{ name: "b" batch_size: 4 {ZEROS} }} ]'
     folder = RepositoryBuilder(tmp_path).add_sum("m", extra=extra)
@@ -40,6 +44,12 @@ async def test_each_instance_runs_each_sample(tmp_path: Path, instances: int) ->
         1: 2 * instances,
         4: instances,
     }
+    said = [text for text in caplog.messages if "is running warmup sample" in text]
+    assert said == [
+        f"model 'm' instance m_{index} is running warmup sample {sample}"
+        for index in range(instances)
+        for sample in ("'a' for iteration 1", "'a' for iteration 2", "'b' for iteration 1")
+    ]
     await engine.stop()
 
 
