@@ -113,6 +113,8 @@ class Load:
     def send(self, then: Callable[[], None]) -> None:
         """Send one request, and call ``then`` once it is answered."""
         sent = time.perf_counter()
+        if sent >= self._end:
+            return
 
         def take(_: InferResponse) -> None:
             now = time.perf_counter()

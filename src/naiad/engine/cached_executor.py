@@ -8,7 +8,7 @@ that no step holds the loop for long.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from naiad.clock import Clock
 from naiad.engine.model import ModelExecutor
@@ -17,7 +17,7 @@ from naiad.engine.response_cache import (
     CachedResponse,
     CacheKey,
     RequestKeys,
-    ResponseCache,
+    ResponseStore,
     entry_bytes,
     is_cacheable,
     own_inputs,
@@ -35,7 +35,10 @@ from naiad.model_config.signature import ModelSignature
 _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
-_Prepared = tuple[CacheKey, dict[str, Tensor]]
+# The key, the inputs as they were hashed, and what a remote cache had.
+_Prepared = tuple[CacheKey, dict[str, Tensor], CachedResponse | None]
+# Answers on their way into a remote cache; beyond, they are not kept.
+_MAX_INSERTIONS: Final = 64
 
 
 class CachedExecutor:
@@ -44,7 +47,7 @@ class CachedExecutor:
     Belongs to the event loop. An answer is kept if it has no error and is the only one.
 
     Args:
-        version: of the model.
+        keys: of the requests of the model version.
         signature: of the model; not one that is decoupled or has sequences.
         executor: runs what the cache doesn't know.
         cache: shared with other models.
@@ -57,10 +60,10 @@ class CachedExecutor:
 
     def __init__(
         self,
-        version: int,
+        keys: RequestKeys,
         signature: ModelSignature,
         executor: ModelExecutor,
-        cache: ResponseCache,
+        cache: ResponseStore,
         clock: Clock,
         *,
         is_order_preserved: bool = False,
@@ -69,12 +72,11 @@ class CachedExecutor:
         self.statistics = executor.statistics
         self.statistics.is_cached = True
         self._name = signature.name
-        self._version = version
+        self._version = keys.version
         self._cache = cache
         self._clock = clock
-        self._keys = RequestKeys(
-            signature.name, version, cache.next_generation(), signature.outputs
-        )
+        self._keys = keys
+        self._insertion_count = 0
         self._loop = asyncio.get_running_loop()
         # Requests that are being hashed, or have a hit that is about to be given.
         self._held: set[InferRequest] = set()
@@ -99,7 +101,7 @@ class CachedExecutor:
             self._run(request, None)
             return
         request.queued_ns = self._clock.now_ns()
-        if value_bytes(inputs) <= INLINE_BYTES:
+        if value_bytes(inputs) <= INLINE_BYTES and not self._cache.is_remote:
             found, key = self._look_up(request, self._prepare(request))
             if found is None:
                 self._run(request, key)
@@ -168,15 +170,17 @@ class CachedExecutor:
     def _prepare(self, request: InferRequest) -> _Prepared:
         """The request's key, and its inputs as they were hashed; may run in a thread."""
         inputs = own_inputs(request.inputs)
-        return self._keys.make(request, inputs), inputs
+        key = self._keys.make(request, inputs)
+        return key, inputs, self._cache.find(key) if self._cache.is_remote else None
 
     def _look_up(
         self, request: InferRequest, prepared: _Prepared
     ) -> tuple[CachedResponse | None, CacheKey]:
-        key, request.inputs = prepared
-        found = self._cache.find(key)
+        key, request.inputs, found = prepared
+        if not self._cache.is_remote:
+            found = self._cache.find(key)
         passed_ns = self._clock.now_ns() - request.queued_ns
-        self._cache.statistics.lookup_ns += passed_ns
+        self._cache.statistics.add_lookup(passed_ns, is_hit=found is not None)
         statistic = self.statistics.cache_miss if found is None else self.statistics.cache_hit
         statistic.add(passed_ns)
         return found, key
@@ -236,7 +240,20 @@ class CachedExecutor:
         )
 
     def _insert(self, key: CacheKey, kept: CachedResponse, start_ns: int) -> None:
-        self._cache.insert(key, kept)
+        if not self._cache.is_remote:
+            self._cache.insert(key, kept)
+            self._count_insertion(start_ns)
+        elif self._insertion_count < _MAX_INSERTIONS:
+            self._insertion_count += 1
+            self._in_thread(
+                lambda: self._cache.insert(key, kept), lambda _: self._end_insertion(start_ns)
+            )
+
+    def _end_insertion(self, start_ns: int) -> None:
+        self._insertion_count -= 1
+        self._count_insertion(start_ns)
+
+    def _count_insertion(self, start_ns: int) -> None:
         passed_ns = self._clock.now_ns() - start_ns
         self._cache.statistics.insertion_ns += passed_ns
         # Triton's duration of a miss is that of the lookup and of the insertion.

@@ -18,7 +18,7 @@ from naiad.engine.lifecycle import (
 from naiad.engine.loader import Loader, Override
 from naiad.engine.log_settings import LogSettings
 from naiad.engine.model import Model
-from naiad.engine.response_cache import ResponseCache
+from naiad.engine.response_cache import ResponseCache, ResponseStore
 from naiad.engine.shared_memory import SharedMemoryRegions
 from naiad.engine.trace import TraceSettings
 from naiad.engine.validation import validate_request
@@ -76,6 +76,7 @@ class EngineOptions:
         is_client_shared_memory_allowed: whether clients may register shared memory.
         trace: what is traced at first.
         response_cache_bytes: for responses of models that ask for it; 0 for no cache.
+        response_store: in place of a cache of this process.
         resource_limits: of the rate limiter; None for no rate limiter.
     """
 
@@ -89,6 +90,7 @@ class EngineOptions:
     is_client_shared_memory_allowed: bool = False
     trace: TraceSettingValues = field(default_factory=TraceSettingValues)
     response_cache_bytes: int = 0
+    response_store: ResponseStore | None = None
     resource_limits: tuple[ResourceLimit, ...] | None = None
 
 
@@ -163,7 +165,7 @@ class Engine:
         self._options = options
         self.custom_metrics = CustomMetrics()
         size = options.response_cache_bytes
-        cache = ResponseCache(size) if size else None
+        cache = options.response_store or (ResponseCache(size) if size else None)
         self.cache_statistics = None if cache is None else cache.statistics
         limits = options.resource_limits
         limiter = None if limits is None else RateLimiter(limits)

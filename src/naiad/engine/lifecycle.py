@@ -38,7 +38,7 @@ from naiad.engine.log_settings import IS_BLOCK
 from naiad.engine.model import Model, ModelExecutor
 from naiad.engine.model_services import EngineServices, ServingModels
 from naiad.engine.rate_limits import LimitedModel, instance_claims
-from naiad.engine.response_cache import ResponseCache
+from naiad.engine.response_cache import RequestKeys, ResponseStore
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
 from naiad.inference.states import ModelState
 from naiad.model_config.schema import ModelConfig
@@ -192,7 +192,7 @@ class Lifecycle:
         clock: Clock,
         options: LoadOptions,
         models: ServingModels,
-        cache: ResponseCache | None = None,
+        cache: ResponseStore | None = None,
         limiter: RateLimiter | None = None,
     ) -> None:
         self._limiter = limiter
@@ -670,17 +670,25 @@ class Lifecycle:
             self._clock,
             item.adapters,
         )
+        keys = self._request_keys(item.signature, item.version, item.fingerprint)
         return Model(
             plan.config,
             item.version,
             item.signature,
             item.labels,
-            self._with_cache(plan, item.version, item.signature, executor),
+            self._with_cache(plan, keys, item.signature, executor),
             item.loaded,
         )
 
+    def _request_keys(
+        self, signature: ModelSignature, version: int, fingerprint: str = ""
+    ) -> RequestKeys:
+        """Keys in the response cache, such that what was loaded otherwise has others."""
+        generation = 0 if self._cache is None else self._cache.generation(fingerprint)
+        return RequestKeys(signature.name, version, generation, signature.outputs)
+
     def _with_cache(
-        self, plan: ModelPlan, version: int, signature: ModelSignature, executor: ModelExecutor
+        self, plan: ModelPlan, keys: RequestKeys, signature: ModelSignature, executor: ModelExecutor
     ) -> ModelExecutor:
         """The executor, behind the response cache where the config says so."""
         config = plan.config
@@ -694,7 +702,7 @@ class Lifecycle:
             )
             return executor
         return CachedExecutor(
-            version,
+            keys,
             signature,
             executor,
             self._cache,
@@ -706,7 +714,8 @@ class Lifecycle:
         own = await self._in_thread(self._loader.read_labels, plan)
         executor = EnsembleExecutor(version, plan.config, self._models, self._clock)
         labels = self._step_labels(executor.graph) | own
-        front = self._with_cache(plan, version, executor.signature, executor)
+        keys = self._request_keys(executor.signature, version)
+        front = self._with_cache(plan, keys, executor.signature, executor)
         return Model(plan.config, version, executor.signature, labels, front, None)
 
     def _step_labels(self, graph: EnsembleGraph) -> dict[str, list[str]]:

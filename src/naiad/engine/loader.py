@@ -41,6 +41,7 @@ from naiad.model_config.signature import ModelSignature
 from naiad.model_config.validate import validate_config, validate_for_load
 from naiad.repository.containment import check_containment
 from naiad.repository.diagnose_folder import Subject
+from naiad.repository.fingerprint import fingerprint_files
 from naiad.repository.layout import (
     FolderStamp,
     ModelFolder,
@@ -84,6 +85,7 @@ class LoaderOptions:
         core_count: cores that this process may use; shared out over a model's instances.
         is_gpu_replaced: instances that are meant for GPUs run on the CPU.
         is_namespaced: repositories may have models of the same name.
+        is_cache_shared: the response cache is that of other servers too.
         target_latency_ms: of models whose config says nothing of how they batch; 0 for none.
     """
 
@@ -99,6 +101,7 @@ class LoaderOptions:
     core_count: int = 1
     is_gpu_replaced: bool = False
     is_namespaced: bool = False
+    is_cache_shared: bool = False
     target_latency_ms: int = 0
 
 
@@ -151,6 +154,7 @@ class LoadedVersion:
     instances: list[Instance | RequestInstance]
     warmup: list[WarmupSample]
     adapters: TensorAdapters
+    fingerprint: str = ""
 
 
 class Loader:
@@ -283,6 +287,7 @@ class Loader:
                 is_retried_singly=read_is_retried_singly(config),
             )
             scheduler = self._scheduler(config)
+            fingerprint = self._fingerprint(plan, version)
         except BaseException:
             for instance in instances:
                 instance.close()
@@ -297,7 +302,16 @@ class Loader:
             instances,
             warmup,
             adapters,
+            fingerprint,
         )
+
+    def _fingerprint(self, plan: ModelPlan, version: int) -> str:
+        """What a cache that servers share tells the version from others by; else empty."""
+        config = plan.config
+        if not (self._options.is_cache_shared and config.response_cache.enable):
+            return ""
+        settings = config.SerializeToString(deterministic=True)
+        return fingerprint_files(plan.folder.version_path(version), settings)
 
     def read_labels(self, plan: ModelPlan) -> dict[str, list[str]]:
         """Class labels by output, for the outputs whose labels the config names a file of."""

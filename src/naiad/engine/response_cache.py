@@ -8,7 +8,7 @@ import hashlib
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -51,6 +51,29 @@ class CachedResponse:
         self.size_bytes = entry_bytes(outputs)
 
 
+class ResponseStore(Protocol):
+    """What keeps responses; shared by all models."""
+
+    statistics: CacheStatistics
+    is_remote: bool
+
+    def generation(self, fingerprint: str) -> int | str:
+        """What tells one load of a model version from another."""
+        ...
+
+    def takes(self, size_bytes: int) -> bool:
+        """Whether a response of this size has room at all."""
+        ...
+
+    def find(self, key: CacheKey) -> "CachedResponse | None":
+        """The response kept under ``key``."""
+        ...
+
+    def insert(self, key: CacheKey, response: "CachedResponse") -> None:
+        """Keep a response."""
+        ...
+
+
 class ResponseCache:
     """The responses asked for most recently, up to a number of bytes; belongs to the event loop.
 
@@ -59,26 +82,30 @@ class ResponseCache:
 
     Attributes:
         statistics: of all models together.
+        is_remote: a find takes no time worth a thread.
     """
+
+    is_remote = False
 
     def __init__(self, capacity_bytes: int) -> None:
         self.statistics = CacheStatistics(capacity_bytes)
         self._entries: OrderedDict[CacheKey, CachedResponse] = OrderedDict()
         self._generation = 0
 
-    def next_generation(self) -> int:
-        """A number that no other model version, and no other load of this one, has."""
+    def generation(self, fingerprint: str) -> int:
+        """A number that no other model version, and no other load of this one, has.
+
+        Args:
+            fingerprint: of the model's files; answers are dropped by a load in any case.
+        """
         self._generation += 1
         return self._generation
 
     def find(self, key: CacheKey) -> CachedResponse | None:
         """The response kept under ``key``, which is now the last to be dropped."""
         found = self._entries.get(key)
-        if found is None:
-            self.statistics.miss_count += 1
-            return None
-        self._entries.move_to_end(key)
-        self.statistics.hit_count += 1
+        if found is not None:
+            self._entries.move_to_end(key)
         return found
 
     def takes(self, size_bytes: int) -> bool:
@@ -112,13 +139,17 @@ class RequestKeys:
     Args:
         name: of the model.
         version: of it.
-        generation: from `ResponseCache.next_generation`; what was reloaded may answer otherwise.
+        generation: from `ResponseStore.generation`; what was reloaded may answer otherwise.
         output_names: what a request gets that names none.
+
+    Attributes:
+        version: the same.
     """
 
     def __init__(
-        self, name: str, version: int, generation: int, output_names: Iterable[str]
+        self, name: str, version: int, generation: int | str, output_names: Iterable[str]
     ) -> None:
+        self.version = version
         self._head = repr((name, version, generation)).encode()
         self._output_names = sorted(output_names)
 

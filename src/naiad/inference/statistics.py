@@ -124,7 +124,7 @@ class CacheStatistics:
     """Everything counted for the response cache, of all models together.
 
     Attributes:
-        capacity_bytes: what it may hold.
+        capacity_bytes: what it may hold; 0 where somebody else bounds it.
         used_bytes: what it holds.
         entry_count: responses in it.
         hit_count, miss_count: lookups that found one, or did not.
@@ -141,3 +141,11 @@ class CacheStatistics:
     eviction_count: int = 0
     lookup_ns: int = 0
     insertion_ns: int = 0
+
+    def add_lookup(self, ns: int, *, is_hit: bool) -> None:
+        """Count a lookup that took ``ns``."""
+        self.lookup_ns += ns
+        if is_hit:
+            self.hit_count += 1
+        else:
+            self.miss_count += 1

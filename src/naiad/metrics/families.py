@@ -258,7 +258,7 @@ CACHE_FAMILIES: Final = (
         "nv_cache_util",
         "Cache utilization [0.0 - 1.0]",
         MetricType.GAUGE,
-        lambda statistics: statistics.used_bytes / statistics.capacity_bytes,
+        lambda statistics: statistics.used_bytes / max(statistics.capacity_bytes, 1),
     ),
     CacheMetricFamily(
         "nv_cache_num_entries",

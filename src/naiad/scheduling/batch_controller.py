@@ -18,6 +18,8 @@ _OWN_SHARE: Final = 0.85
 _GROWTH: Final = 4
 # Of the best capacity, what a larger batch may cost.
 _GOOD_CAPACITY: Final = 0.97
+# Of what arrives, what should be done at least, since arrivals come in bursts.
+_HEADROOM: Final = 1.25
 # Shares of the time that the instances are busy; between the two, what was decided holds.
 _BUSY_SHARE: Final = 0.85
 _IDLE_SHARE: Final = 0.5
@@ -104,12 +106,18 @@ class BatchController:
             self._caution = min(self._caution * _CAUTION_UP, _MAX_CAUTION)
 
     def _choose_rows(self, sizes: list[int], allowed_ns: float) -> int:
+        # A request waits until an instance is free, and then for its own execution.
+        turns = 1 + 1 / self._instance_count
+        in_time = [s for s in sizes if self.times.expected_ns(s) * turns <= allowed_ns] or [1]
+        capacity = max(map(self._capacity, in_time))
+        wanted = _HEADROOM * self._rows_per_ns
+        if not self._is_short and capacity >= wanted:
+            return max(s for s in in_time if self._capacity(s) >= _GOOD_CAPACITY * capacity)
+        # In a queue that grows nobody is in time, however short the executions are.
+        enough = _GOOD_CAPACITY * max(map(self._capacity, sizes))
         if not self._is_short:
-            # A request waits until an instance is free, and then for its own execution.
-            turns = 1 + 1 / self._instance_count
-            sizes = [s for s in sizes if self.times.expected_ns(s) * turns <= allowed_ns] or [1]
-        capacity = max(map(self._capacity, sizes))
-        return max(s for s in sizes if self._capacity(s) >= _GOOD_CAPACITY * capacity)
+            enough = min(enough, wanted)
+        return min(s for s in sizes if self._capacity(s) >= enough)
 
     def _capacity(self, rows: int) -> float:
         """Rows per nanosecond in executions of this size."""

@@ -17,6 +17,7 @@ from naiad.engine.engine import Engine, EngineOptions
 from naiad.engine.lifecycle import LoadOptions
 from naiad.engine.loader import Loader, LoaderOptions
 from naiad.engine.log_settings import LogSettings
+from naiad.engine.response_cache import ResponseStore
 from naiad.errors import UnsupportedError
 from naiad.frontends.asgi.application import AsgiApplication
 from naiad.frontends.byte_budget import ByteBudget
@@ -37,6 +38,7 @@ from naiad.server.settings import (
     GpuFallback,
     Settings,
     read_held_counts,
+    read_redis_login,
     read_storage_environment,
 )
 
@@ -121,14 +123,37 @@ def _build_engine(
     backends: BackendRegistry,
 ) -> Engine:
     log_settings = LogSettings(settings.log_values(), apply_log_settings)
-    return Engine(_engine_options(settings), _build_loader(settings, backends), clock, log_settings)
+    return Engine(
+        _engine_options(settings, clock), _build_loader(settings, backends), clock, log_settings
+    )
 
 
 def _build_budget(settings: Settings) -> ByteBudget:
     return ByteBudget(settings.request_memory_byte_size or request_budget_bytes())
 
 
-def _engine_options(settings: Settings) -> EngineOptions:
+def _open_redis(settings: Mapping[str, str], clock: Clock) -> ResponseStore:
+    try:
+        # Not before it is asked for: the client library is an extra.
+        redis_cache = importlib.import_module("naiad.engine.redis_cache")
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "--cache-config=redis needs the Redis client, which is not installed; run: pip install "
+            "'naiad[redis]'"
+        ) from error
+    username, password = read_redis_login()
+    options = redis_cache.RedisOptions(
+        settings["host"],
+        int(settings["port"]),
+        settings.get("username", settings.get("user", username)),
+        settings.get("password", password),
+    )
+    cache: ResponseStore = redis_cache.RedisCache(options, clock)
+    return cache
+
+
+def _engine_options(settings: Settings, clock: Clock) -> EngineOptions:
+    cache = settings.cache()
     return EngineOptions(
         server_id=settings.server_id,
         server_version=VERSION,
@@ -139,7 +164,8 @@ def _engine_options(settings: Settings) -> EngineOptions:
         is_readiness_strict=settings.strict_readiness,
         is_client_shared_memory_allowed=settings.allow_client_shm,
         trace=settings.trace_values(),
-        response_cache_bytes=settings.cache_config,
+        response_cache_bytes=cache.local_bytes,
+        response_store=None if cache.redis is None else _open_redis(cache.redis, clock),
         resource_limits=(
             None if settings.rate_limit is RateLimit.OFF else settings.rate_limit_resource
         ),
@@ -163,6 +189,7 @@ def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
         core_count=core_count(),
         is_gpu_replaced=settings.gpu_fallback is GpuFallback.CPU,
         is_namespaced=settings.model_namespacing,
+        is_cache_shared=settings.cache().redis is not None,
         target_latency_ms=settings.batching_target_latency_ms,
     )
     return Loader(options, backends)

@@ -347,5 +347,5 @@ def _option_rows(server: Server, settings: Settings) -> list[tuple[str, str]]:
         ("min_supported_compute_capability", "0.0"),
         ("strict_readiness", str(int(settings.strict_readiness))),
         ("exit_timeout", str(settings.exit_timeout_secs)),
-        ("cache_enabled", str(int(settings.cache_config > 0))),
+        ("cache_enabled", str(int(bool(settings.cache_config)))),
     ]

@@ -30,7 +30,12 @@ from naiad.protocol.log_settings import LogSettingValues
 from naiad.protocol.trace_setting import TraceSettingValues
 from naiad.repository.storage_location import ENVIRONMENT_NAMES, is_storage_url
 from naiad.scheduling.rate_limiter import ResourceLimit
-from naiad.server.cache_option import parse_cache_config
+from naiad.server.cache_option import (
+    CacheAssignment,
+    CacheChoice,
+    choose_cache,
+    parse_cache_config,
+)
 from naiad.server.inert import INERT_OPTIONS
 from naiad.server.option import (
     ENVIRONMENT_SEPARATOR,
@@ -809,16 +814,18 @@ class Settings:
         ),
     ] = ()
     cache_config: Annotated[
-        int,
+        tuple[CacheAssignment, ...],
         Option(
             "cache-config",
             parse_cache_config,
-            "local,size=BYTES",
-            "Keep responses of models whose config enables response_cache, up to this size.",
+            "CACHE,KEY=VALUE",
+            "Keep responses of models whose config enables response_cache: local,size=BYTES in "
+            "this process, or redis,host=HOST and redis,port=PORT (and username, password).",
             Group.CACHE,
+            is_repeatable=True,
             deprecated_aliases=("response-cache-byte-size",),
         ),
-    ] = 0
+    ] = ()
     request_memory_byte_size: Annotated[
         int,
         Option(
@@ -849,6 +856,7 @@ class Settings:
         _check("--http-restricted-api", self.http_restrictions)
         _check("--grpc-restricted-protocol", self.grpc_restrictions)
         _check("--trace-config", self.trace_values)
+        _check("--cache-config", self.cache)
         self.http_tls()
         self.grpc_tls()
         if not (self.allow_http or self.allow_grpc or self.allow_metrics):
@@ -857,6 +865,10 @@ class Settings:
                 "nothing to serve."
             )
         self._check_ports()
+
+    def cache(self) -> CacheChoice:
+        """Which response cache there is."""
+        return choose_cache(self.cache_config)
 
     def http_tls(self) -> Tls | None:
         """TLS of HTTP; None where it is plain."""
@@ -1047,3 +1059,14 @@ def read_held_counts(environment: Mapping[str, str] | None = None) -> tuple[int,
         except ValueError as error:
             raise _bad_value(name, f"invalid value for {name}: {error}") from error
     return counts[0], counts[1]
+
+
+def read_redis_login(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """User and password for Redis, where they are not to stand in the command line.
+
+    Args:
+        environment: the process's own where it is None.
+    """
+    variables = os.environ if environment is None else environment
+    names = ("TRITONCACHE_REDIS_USERNAME", "TRITONCACHE_REDIS_PASSWORD")
+    return variables.get(names[0], ""), variables.get(names[1], "")

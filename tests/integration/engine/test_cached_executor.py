@@ -13,7 +13,7 @@ from tests.support.requests import make_request, tensor
 from naiad.clock import SystemClock
 from naiad.engine.cached_executor import CachedExecutor
 from naiad.engine.executor import Executor
-from naiad.engine.response_cache import INLINE_BYTES, MAX_TEXT_ELEMENTS, ResponseCache
+from naiad.engine.response_cache import INLINE_BYTES, MAX_TEXT_ELEMENTS, RequestKeys, ResponseCache
 from naiad.errors import InvalidArgumentError, UnavailableError
 from naiad.inference.datatypes import BYTES, FP32
 from naiad.inference.request import InferRequest
@@ -74,7 +74,7 @@ class Harness:
             1, SIGNATURE, DynamicBatcher(rules, queue), [self.instance], SystemClock()
         )
         self.executor = CachedExecutor(
-            1,
+            RequestKeys("m", 1, self.cache.generation(""), SIGNATURE.outputs),
             SIGNATURE,
             executor,
             self.cache,
