@@ -204,7 +204,9 @@ class RemoteRepository:
         try:
             yield
         except (BaseError, FileNotFoundError) as error:
-            raise InternalError(f"failed to read model repository {self.url}: {error}") from error
+            # What follows is a dump of the library's own structures.
+            reason = str(error).partition("\n\nDebug source")[0]
+            raise InternalError(f"failed to read model repository {self.url}: {reason}") from error
 
 
 def open_repository(url: str, environment: Mapping[str, str], cache: Path) -> RemoteRepository:
@@ -228,18 +230,26 @@ def open_repository(url: str, environment: Mapping[str, str], cache: Path) -> Re
 
 def _open_store(location: StorageLocation, config: dict[str, str]) -> "ObjectStore":
     prefix = location.prefix or None
+    store: type[S3Store | AzureStore | GCSStore]
     if location.scheme == S3:
+        store = S3Store
         config.setdefault("aws_region", _DEFAULT_REGION)
-        is_plain = config.get("aws_endpoint", "").startswith("http://")
-        return S3Store(
-            location.bucket,
-            prefix=prefix,
-            config=config,  # type: ignore[arg-type]  # its keys are literals there
-            client_options={"allow_http": is_plain},
-        )
-    if location.scheme == AZURE:
-        return AzureStore(location.bucket, prefix=prefix, config=config)  # type: ignore[arg-type]
-    return GCSStore(location.bucket, prefix=prefix, config=config)  # type: ignore[arg-type]
+    elif location.scheme == AZURE:
+        store = AzureStore
+    else:
+        store = GCSStore
+        emulator = config.get("google_base_url", "")
+        if emulator:
+            # An emulator knows no keys, and its address comes with or without the scheme.
+            config["google_skip_signature"] = "true"
+            config["google_base_url"] = emulator if "://" in emulator else f"http://{emulator}"
+    is_plain = any(value.startswith("http://") for value in config.values())
+    return store(
+        location.bucket,
+        prefix=prefix,
+        config=config,  # type: ignore[arg-type]  # its keys are literals there
+        client_options={"allow_http": is_plain},
+    )
 
 
 def _folder_paths(objects: Iterable[StoredObject]) -> set[str]:

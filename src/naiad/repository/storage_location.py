@@ -31,13 +31,19 @@ _VARIABLES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "AWS_REGION": "aws_region",
             "AWS_ENDPOINT_URL": "aws_endpoint",
         },
-        GCS: {"GOOGLE_APPLICATION_CREDENTIALS": "google_application_credentials"},
+        GCS: {
+            "GOOGLE_APPLICATION_CREDENTIALS": "google_application_credentials",
+            # What Google's own clients read, and every emulator is documented with.
+            "STORAGE_EMULATOR_HOST": "google_base_url",
+        },
         AZURE: {
+            "AZURE_STORAGE_ENDPOINT": "azure_storage_endpoint",
             "AZURE_STORAGE_ACCOUNT": "azure_storage_account_name",
             "AZURE_STORAGE_KEY": "azure_storage_account_key",
         },
     }
 )
+_ENDPOINTS: Final = ("aws_endpoint", "google_base_url", "azure_storage_endpoint")
 ENVIRONMENT_NAMES: Final = (
     CREDENTIAL_FILE,
     *(name for names in _VARIABLES.values() for name in names),
@@ -134,15 +140,16 @@ def storage_config(location: StorageLocation, environment: Mapping[str, str]) ->
     Raises:
         InvalidArgumentError: the credential file can't be read.
     """
+    config = {
+        key: environment[name]
+        for name, key in _VARIABLES[location.scheme].items()
+        if environment.get(name)
+    }
     path = environment.get(CREDENTIAL_FILE)
     if path:
-        config = _read_credential_file(Path(path), location)
-    else:
-        config = {
-            key: environment[name]
-            for name, key in _VARIABLES[location.scheme].items()
-            if environment.get(name)
-        }
+        # The file has the keys; which server they are for, it does not say.
+        config = {key: config[key] for key in _ENDPOINTS if key in config}
+        config |= _read_credential_file(Path(path), location)
     if location.endpoint:
         config["aws_endpoint"] = location.endpoint
     if location.account:

@@ -128,10 +128,12 @@ async def test_explicit_loads_from_a_bucket(bucket: Bucket, tmp_path: Path) -> N
     await engine.stop()
 
 
-def test_a_bucket_that_is_not_there_ends_the_start(bucket: Bucket, tmp_path: Path) -> None:
+async def test_a_bucket_that_is_not_there_ends_the_start(bucket: Bucket, tmp_path: Path) -> None:
     url = f"s3://http://{bucket.address}/nothing/models"
+    engine = make_engine(url, tmp_path / "cache")
     with pytest.raises(InternalError, match=f"failed to read model repository {url}: "):
-        make_engine(url, tmp_path / "cache")
+        await engine.start()
+    assert not engine.is_live()
 
 
 def test_a_server_of_folders_does_not_load_the_storage_library(tmp_path: Path) -> None:
