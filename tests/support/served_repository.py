@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 _TIMEOUT_S = 60
+# Starting many interpreters at once on a busy machine takes its time.
+_START_TIMEOUT_S = 180
 _SERVE = (sys.executable, "-m", "naiad", "serve")
 _PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 
@@ -39,8 +41,10 @@ class Server:
         self._stream: IO[str] = self._process.stderr
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        assert self._is_up.wait(_TIMEOUT_S)
-        assert "HTTPService" in self._found, "".join(self.lines)
+        if not self._is_up.wait(_START_TIMEOUT_S) or "HTTPService" not in self._found:
+            # Or its output would be read for ever.
+            self.stop(signal.SIGKILL)
+            raise AssertionError("".join(self.lines))
 
     @property
     def grpc_address(self) -> str:
