@@ -95,6 +95,29 @@ def test_no_process_and_no_memory_is_left_when_the_server_ends(
     assert set(os.listdir("/dev/shm")) == before
 
 
+def test_a_signal_to_all_processes_lets_models_clean_up(tmp_path: Path) -> None:
+    write_model(
+        tmp_path,
+        "m",
+        """
+        import os
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse([]) for _ in requests]
+
+            def finalize(self):
+                open(os.path.join(pb_utils.get_model_dir(), "clean"), "w").close()
+        """,
+    )
+    with running_server(tmp_path) as server:
+        # As systemd stops a service.
+        for pid in children(server.pid):
+            os.kill(pid, signal.SIGTERM)
+        assert server.stop() == 0
+    assert (tmp_path / "m" / "1" / "clean").exists()
+
+
 def test_a_process_in_the_middle_of_execute_ends_with_the_server(repository: Path) -> None:
     with running_server(repository) as server:
         thread = threading.Thread(target=_ask_in_vain, args=(server,))

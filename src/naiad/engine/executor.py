@@ -146,6 +146,10 @@ class Executor:
         threads = self._instances
         return [thread.instance for thread in threads if isinstance(thread, RequestThread)]
 
+    def ask_to_stop(self, request: InferRequest) -> bool:
+        """Let the model that has a request give it up if it will; False where it can't be asked."""
+        return self._answers is not None and self._answers.ask_to_stop(request)
+
     def problem(self) -> str:
         """Why the model can't run although it is loaded; empty where it can."""
         return "" if self._readiness is None else self._readiness.problem()

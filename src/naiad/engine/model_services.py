@@ -20,6 +20,7 @@ from naiad.errors import (
     InternalError,
     InvalidArgumentError,
     NaiadError,
+    NotFoundError,
     UnavailableError,
 )
 from naiad.inference.request import InferRequest
@@ -130,15 +131,19 @@ class EngineServices:
 
     def _find(self, outgoing: OutgoingRequest) -> Model:
         name = outgoing.model_name
+        # Triton's texts: request_executor.cc.
+        head = f"Model {name} - Error when running inference: "
         try:
             model = self._models.find(name, outgoing.model_version)
+        except NotFoundError as error:
+            raise InternalError(head + error.message) from error
         except NaiadError as error:
             raise InternalError(
-                f"Failed for execute the inference request. Model '{name}' is not ready."
+                f"{head}Failed for execute the inference request. Model '{name}' is not ready."
             ) from error
         if model.signature.is_decoupled and not outgoing.takes_many:
             raise InvalidArgumentError(
-                f"Model {name} is using the decoupled. The current BLS request call doesn't "
+                f"{head}Model {name} is using the decoupled. The current BLS request call doesn't "
                 "support models using the decoupled transaction policy. Please use "
                 "'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
                 "models.'"
@@ -148,6 +153,10 @@ class EngineServices:
     def _cancel(self, request: InferRequest) -> None:
         model = self._targets.get(request)
         if model is None:
+            return
+        executor = _executor(model)
+        if isinstance(executor, Executor) and executor.ask_to_stop(request):
+            # The model may go on all the same, and then its responses count, as in Triton.
             return
         self._forget(request)
         on_response = request.on_response
@@ -178,9 +187,7 @@ class EngineServices:
         if model in above:
             return True
         above = (*above, model)
-        executor = model.executor
-        if isinstance(executor, CachedExecutor):
-            executor = executor.executor
+        executor = _executor(model)
         if isinstance(executor, EnsembleExecutor):
             return any(self._is_stuck(step, above) for step in self._steps(executor))
         if not isinstance(executor, Executor):
@@ -220,3 +227,9 @@ class EngineServices:
             on_done(InternalError(f"{type(error).__name__}: {error}"))
         else:
             on_done(None)
+
+
+def _executor(model: Model) -> object:
+    """What runs a model, without the cache before it."""
+    executor = model.executor
+    return executor.executor if isinstance(executor, CachedExecutor) else executor

@@ -219,6 +219,14 @@ class RequestAnswers:
         if execution is not None:
             execution.thread.instance.cancel(request)
 
+    def ask_to_stop(self, request: InferRequest) -> bool:
+        """Tell the instance that has a request to give it up; False where none has it.
+
+        Whether it does is the model's choice: its responses are passed on either way.
+        """
+        self.cancel(request)
+        return request in self._open
+
     def success_count(self, execution: RequestExecution) -> int:
         """How many requests of a batch that is over have not failed, as far as is known."""
         failures = execution.failure_count

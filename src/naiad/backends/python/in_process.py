@@ -123,6 +123,7 @@ class InProcessInstance:
         """Let the model clean up."""
         binding.set_for_thread(self._host)
         self.is_ready = False
+        self._host.can_infer = False
         try:
             self._file.finalize()
         except ModelError as error:

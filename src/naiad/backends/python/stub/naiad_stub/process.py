@@ -175,6 +175,7 @@ class Process:
             if frame.kind == wire.COMPLETE_CONFIG:
                 self._complete(frame)
             elif self._runner is not None:
+                self._host.can_infer = False
                 self._runner.finalize()
                 self._done("")
         except ModelError as error:
@@ -313,8 +314,11 @@ def main(arguments: list[str]) -> None:
             bytes; and the folder of the environment that this is the interpreter of, or nothing.
     """
     connection, outgoing, incoming, limit = (int(argument) for argument in arguments[:4])
-    # A person's Ctrl-C goes to all processes of the terminal; the server decides what follows.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A person's Ctrl-C goes to all processes of the terminal, and what stops a service may end all
+    # of its processes; the server decides what follows. Caught and not ignored, since programs that
+    # the model starts would inherit that.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave_to_the_server)
     if arguments[4]:
         _activate(arguments[4])
     channel = Channel(socket.socket(fileno=connection), outgoing, incoming, limit)
@@ -327,6 +331,10 @@ def main(arguments: list[str]) -> None:
     sys.stderr.flush()
     # Threads that the model has left behind must not keep the process.
     os._exit(0)
+
+
+def _leave_to_the_server(_number: int, _frame: Any) -> None:
+    """Nothing."""
 
 
 def _activate(folder: str) -> None:
