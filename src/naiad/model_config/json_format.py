@@ -4,6 +4,7 @@ It is protobuf's JSON mapping with field names as in the proto file, defaults wr
 64-bit integers as numbers (Triton, ``model_config_utils.cc``, ``ModelConfigToJson``).
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
@@ -26,6 +27,8 @@ _STRING_FIELDS: Final = frozenset(
         "inference.ModelSequenceBatching.InitialState.dims",
     }
 )
+# Texts are passed over; what is left is a name before its colon.
+_BARE_NAME: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\b([A-Za-z_]\w*)\b(?=\s*:)')
 # Younger than Triton 2.51, whose answers clients know: written only where they are set.
 _YOUNG_FIELDS: Final = frozenset({"inference.ModelEnsembling.max_inflight_requests"})
 
@@ -53,16 +56,14 @@ def format_fields_json(message: Message) -> str:
 def parse_config_json(text: str | bytes) -> schema.ModelConfig:
     """Read the ``config`` parameter of a load request.
 
-    Field names may be in either of protobuf's spellings, enum names in any case.
+    Field names may be in either of protobuf's spellings, and without quotes as protobuf's own
+    parser takes them; enum names in any case.
 
     Raises:
         InvalidArgumentError: not JSON, a field or enum value that does not exist, or a value of
             the wrong kind.
     """
-    try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise _invalid(str(error)) from error
+    document = _load_json(text)
     if not isinstance(document, dict):
         raise _invalid("expected a JSON object with the fields of a model configuration")
     descriptor = cast("Descriptor", schema.ModelConfig.DESCRIPTOR)
@@ -72,6 +73,21 @@ def parse_config_json(text: str | bytes) -> schema.ModelConfig:
     except json_format.ParseError as error:
         raise _invalid(str(error)) from error
     return config
+
+
+def _load_json(text: str | bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        try:
+            plain = text if isinstance(text, str) else text.decode()
+            return orjson.loads(_BARE_NAME.sub(_quote, plain))
+        except ValueError:
+            raise _invalid(str(error)) from error
+
+
+def _quote(match: re.Match[str]) -> str:
+    return match[0] if match[1] is None else f'"{match[1]}"'
 
 
 def _invalid(detail: str) -> InvalidArgumentError:

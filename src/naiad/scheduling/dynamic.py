@@ -181,7 +181,7 @@ class DynamicBatcher:
             elif is_last and forming.rows < self._largest_preferred:
                 return
             else:
-                self._close(BatchClose.FULL)
+                self._close(self._why_closed(is_last=is_last, is_over=False))
 
     def _fits(self, request: InferRequest) -> bool:
         forming = self._open
@@ -235,9 +235,11 @@ class DynamicBatcher:
     def _why_closed(self, *, is_last: bool, is_over: bool) -> BatchClose:
         if self._open.rows >= self._max_rows:
             return BatchClose.FULL
+        if is_last and self._delay_ns:
+            return BatchClose.DELAY_OVER if is_over else BatchClose.PREFERRED_SIZE
         if is_last:
-            return BatchClose.DELAY_OVER if is_over else BatchClose.QUEUE_EMPTY
-        following = next(self._queue.tail(self._open.count))
+            return BatchClose.QUEUE_EMPTY
+        following = next(self._unassigned())
         is_same = following.batch_key == self._open.key
         return BatchClose.FULL if is_same else BatchClose.SHAPE_DIFFERS
 

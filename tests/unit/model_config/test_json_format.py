@@ -150,6 +150,15 @@ def test_a_field_that_clients_of_2_51_do_not_know_appears_only_where_set() -> No
     assert with_it["ensemble_scheduling"]["max_inflight_requests"] == 3
 
 
+def test_names_may_stand_without_quotes() -> None:
+    config = parse_config_json(
+        '{name: "a: b, c: d", sequence_batching : { direct: { }, "iterative_sequence": true }}'
+    )
+    assert config.name == "a: b, c: d"
+    assert config.sequence_batching.HasField("direct")
+    assert config.sequence_batching.iterative_sequence
+
+
 def test_an_override_is_read_in_every_spelling() -> None:
     config = parse_config_json(
         json.dumps(
