@@ -3,7 +3,6 @@
 Source: onnxruntime_backend's README, "Model Config Options".
 """
 
-from pathlib import Path
 from typing import Final
 
 import onnxruntime
@@ -11,6 +10,7 @@ import onnxruntime
 from naiad.backends.base import ModelSource
 from naiad.backends.onnxruntime.failure import ORT_FAILURES, to_internal_error
 from naiad.backends.onnxruntime.settings import read_number
+from naiad.backends.operator_libraries import find_operator_libraries
 from naiad.backends.parameters import read_boolean, read_integer, read_text
 from naiad.errors import InvalidArgumentError
 
@@ -138,33 +138,11 @@ def _thread_count(source: ModelSource, key: str) -> int:
 
 
 def _register_operators(source: ModelSource, options: onnxruntime.SessionOptions) -> None:
-    for name in source.config.model_operations.op_library_filename:
-        library = _find_library(source, name)
+    for library in find_operator_libraries(source):
         try:
             options.register_custom_ops_library(str(library))
         except ORT_FAILURES as error:
             raise to_internal_error(error) from error
-
-
-def _find_library(source: ModelSource, name: str) -> Path:
-    """A library of custom operators, which lies in the version folder or in that of the model.
-
-    It is code that runs in the server, so a config can't name one that came another way.
-    """
-    root = source.version_directory.parent.resolve()
-    for folder in (source.version_directory, source.version_directory.parent):
-        path = (folder / name).resolve()
-        if not path.is_relative_to(root):
-            raise InvalidArgumentError(
-                f"model '{source.name}': op_library_filename '{name}' is outside of the model "
-                "folder; copy the library into it"
-            )
-        if path.is_file():
-            return path
-    raise InvalidArgumentError(
-        f"model '{source.name}': there is no op_library_filename '{name}' in the model folder; it "
-        "is looked for in the version's folder, then in the model's"
-    )
 
 
 def _graph_level(source: ModelSource) -> onnxruntime.GraphOptimizationLevel:

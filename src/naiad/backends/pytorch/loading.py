@@ -7,6 +7,7 @@ import torch
 
 from naiad.backends.base import ModelSource
 from naiad.backends.model_file import find_model_file
+from naiad.backends.operator_libraries import find_operator_libraries
 from naiad.backends.pytorch.aot_package import is_aot_package, load_aot_package
 from naiad.backends.pytorch.exported import load_exported
 from naiad.backends.pytorch.module_file import RUNTIME, load_module_file
@@ -40,6 +41,7 @@ def load_program(
             was made for another kind of machine.
     """
     path = _find_file(source)
+    _load_operators(source)
     try:
         if path.suffix == _SOURCE_SUFFIX:
             return load_module_file(source.name, path, device, options.compile_parameters)
@@ -50,6 +52,18 @@ def load_program(
         return load_exported(source.name, path, device)
     except (RuntimeError, ValueError, OSError, KeyError) as error:
         raise InternalError(f"failed to load model '{source.name}': {error}") from error
+
+
+def _load_operators(source: ModelSource) -> None:
+    """Load the libraries of custom operators that the config names; the process keeps them."""
+    for library in find_operator_libraries(source):
+        try:
+            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+        except OSError as error:
+            raise InternalError(
+                f"failed to load model '{source.name}': its library of custom operators can't be "
+                f"loaded: {error}. It must be built for torch {torch.__version__}"
+            ) from error
 
 
 def _find_file(source: ModelSource) -> Path:
