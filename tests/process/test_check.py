@@ -1,6 +1,7 @@
 """``naiad check`` as a user runs it."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,10 +24,15 @@ output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 5 ] } ]
 """
 
 
-def check(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+def check(*arguments: str | Path, columns: str = "80") -> "subprocess.CompletedProcess[str]":
     command = Path(sys.executable).with_name("naiad")
     return subprocess.run(
-        [command, "check", *arguments], capture_output=True, text=True, timeout=100, check=False
+        [command, "check", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, "COLUMNS": columns},
     )
 
 
@@ -54,6 +60,12 @@ def test_findings_then_fix_then_clean(repository: Path, tmp_path: Path) -> None:
     (model,) = json.loads(clean.stdout)["models"]
     assert [run["batch_size"] for run in model["runs"]] == [1, 2, 8]
     assert model["findings"] == []
+
+
+@pytest.mark.parametrize("columns", ["0", "20"])
+def test_a_narrow_terminal_gets_whole_places(repository: Path, columns: str) -> None:
+    done = check(repository, columns=columns)
+    assert f"{repository}/m/config.pbtxt:3:43" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Running a model to find what no declaration says: does it batch, and what does it answer?"""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from naiad.check.evidence import Known
@@ -11,7 +12,8 @@ from naiad.model_config.diagnose import Diagnosis, Finding, locate
 from naiad.model_config.diagnose_tensors import drop_batching, set_dims, write_whole_shape
 from naiad.model_config.load_errors import correct_by_error, is_about_datatype, read_model_shape
 from naiad.model_config.schema import DataType, ModelConfig
-from naiad.repository.diagnose_folder import Subject
+from naiad.repository.diagnose_folder import Layout, Subject, find_model_file
+from naiad.repository.diagnose_python import correct_names, explain_syntax_error
 
 # Every round corrects something; a config with more to correct is beyond help.
 _MAX_ROUNDS: Final = 8
@@ -30,9 +32,15 @@ class Experiment:
     """
 
     def __init__(
-        self, diagnosis: Diagnosis, trials: Trials, subject: Subject, known: Known
+        self,
+        diagnosis: Diagnosis,
+        trials: Trials,
+        subject: Subject,
+        known: Known,
+        layout: Layout,
     ) -> None:
         self._diagnosis = diagnosis
+        self._layout = layout
         self._trials = trials
         self._subject = subject
         self._known = known
@@ -58,9 +66,7 @@ class Experiment:
             trial = self._trials.load(config, self._subject)
         except NaiadError as error:
             self.effective = None
-            if self._note_contradiction(error.message) or correct_by_error(
-                self._diagnosis, error.message
-            ):
+            if self._is_explained(error.message):
                 return []
             self._add(
                 "load-failed",
@@ -233,16 +239,39 @@ class Experiment:
         return None
 
     def _explain(self, trial: Trial, failed: Run) -> None:
-        """Correct what the error names; else try other datatypes; else report it."""
-        if not correct_by_error(self._diagnosis, failed.error) and not self._guess_input_type(
-            trial
-        ):
+        """Correct what the error names; else try other names or datatypes; else report it."""
+        is_corrected = (
+            correct_by_error(self._diagnosis, failed.error)
+            or self._correct_names()
+            or self._guess_input_type(trial)
+        )
+        if not is_corrected:
             self._add(
                 "run-failed",
                 "The model loads and fails on generated inputs.",
                 f"Inputs {_format(failed.inputs)}: {_first_line(failed.error)}",
                 ("input",),
             )
+
+    def _is_explained(self, error: str) -> bool:
+        return (
+            self._note_contradiction(error)
+            or correct_by_error(self._diagnosis, error)
+            or self._explain_code(error)
+        )
+
+    def _code(self) -> Path | None:
+        """The file of a Python model; None of another."""
+        file = find_model_file(self._diagnosis.result(), self._subject)
+        return file if file is not None and file.suffix == ".py" else None
+
+    def _explain_code(self, error: str) -> bool:
+        file = self._code()
+        return file is not None and explain_syntax_error(self._layout, file, error)
+
+    def _correct_names(self) -> bool:
+        file = self._code()
+        return file is not None and correct_names(self._diagnosis, file)
 
     def _guess_input_type(self, trial: Trial) -> bool:
         """Whether another datatype of one input makes the model run."""

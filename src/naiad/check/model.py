@@ -192,7 +192,10 @@ class _ModelCheck:
 
     def _reported(self, path: Path) -> list[ReportedFinding]:
         reported = list(self.findings)
-        reported += [_at(finding, str(place), 1, 1) for finding, place in self._layout.findings]
+        reported += [
+            _at(finding, str(place.path), place.line, place.column)
+            for finding, place in self._layout.findings
+        ]
         reported += [
             _at(finding, str(path), *self._places.find(finding.path))
             for finding in self._diagnosis.findings()
@@ -252,7 +255,9 @@ class _ModelCheck:
             # A load of a model that is known to need work by hand would only say it again.
             if any(not finding.is_fixable for finding in self._diagnosis.findings()):
                 return
-            experiment = Experiment(self._diagnosis, self._settings.trials, subject, known)
+            experiment = Experiment(
+                self._diagnosis, self._settings.trials, subject, known, self._layout
+            )
             experiment.conduct()
             if experiment.contradiction is None:
                 self._effective = _with_groups(experiment.effective, self._diagnosis.result())

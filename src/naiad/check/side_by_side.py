@@ -19,7 +19,11 @@ def compare_configs(
         inferred: completed from the model file alone, or None.
         effective: complete, with the corrections.
     """
-    sides = [_fields(declared), {} if inferred is None else _fields(inferred), _fields(effective)]
+    sides = [
+        _fields(declared, is_declared=True),
+        {} if inferred is None else _fields(inferred),
+        _fields(effective),
+    ]
     names = list(dict.fromkeys(name for side in (sides[2], *sides) for name in side))
     return [_row(name, *(side.get(name, "") for side in sides)) for name in names]
 
@@ -33,19 +37,22 @@ def _row(name: str, declared: str, inferred: str, effective: str) -> ConfigRow:
         why = "corrected, as the model has it" if effective == inferred else "corrected"
     elif effective == inferred:
         why = "from the model file"
+    elif effective and name.partition(" ")[0] in {"input", "output"}:
+        why = "corrected"
     else:
         why = "Triton's default" if effective else "left out"
     return ConfigRow(name, declared, inferred, effective, why)
 
 
-def _fields(config: ModelConfig) -> dict[str, str]:
-    return dict(_describe(config))
+def _fields(config: ModelConfig, *, is_declared: bool = False) -> dict[str, str]:
+    return dict(_describe(config, is_declared=is_declared))
 
 
-def _describe(config: ModelConfig) -> Iterator[tuple[str, str]]:
+def _describe(config: ModelConfig, *, is_declared: bool) -> Iterator[tuple[str, str]]:
     for name in _SCALARS:
         value = getattr(config, name)
-        if value or name == "max_batch_size":
+        # A file that says nothing of it says 0, too; what is served always has a limit.
+        if value or (name == "max_batch_size" and not is_declared):
             yield name, str(value)
     for role in ("input", "output"):
         for tensor in getattr(config, role):

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from naiad.cli.console import make_console
 from naiad.errors import NaiadError
 
 
@@ -68,7 +68,7 @@ def check(  # noqa: PLR0913  # one parameter for each option
         repository, models, fix=fix, examples=examples, target=target, gpu_ids=gpu_ids()
     )
     try:
-        with Console(stderr=True).status("reading the model repository") as status:
+        with make_console(stderr=True).status("reading the model repository") as status:
             report = check_repository(options, status.update)
         if junit_file is not None:
             junit_file.write_text(report.to_junit(), encoding="utf-8")
@@ -80,5 +80,5 @@ def check(  # noqa: PLR0913  # one parameter for each option
     if json_file is not None and str(json_file) == "-":
         click.echo(report.to_json(), nl=False)
     else:
-        print_report(report, Console())
+        print_report(report, make_console())
     sys.exit(report.exit_code())

@@ -4,10 +4,10 @@ import sys
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from naiad.cli.console import make_console
 from naiad.errors import InvalidArgumentError
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
@@ -59,5 +59,5 @@ def doctor(*, target: str | None, ports: tuple[int, ...], as_json: bool) -> None
             if finding.fix:
                 found.append(f"\n-> {finding.fix}", style="bold")
             table.add_row(Text(finding.level, style=_STYLES[finding.level]), finding.subject, found)
-        Console().print(table)
+        make_console().print(table)
     sys.exit(1 if any(finding.level is Level.ERROR for finding in findings) else 0)

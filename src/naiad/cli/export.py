@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
+from naiad.cli.console import make_console
 from naiad.cli.current_folder import add_current_folder
 from naiad.cli.export_report import phrase_for_shell, print_formats
 from naiad.errors import AlreadyExistsError, InvalidArgumentError, NaiadError, NotFoundError
@@ -237,7 +237,7 @@ def export(**given: Any) -> None:
     """
     add_current_folder()
     # One stream from the start: while torch works, sys.stderr may be another.
-    errors = Console(file=sys.stderr)
+    errors = make_console(sys.stderr)
     worst = 0
     try:
         requests = _read_requests(given)
@@ -252,7 +252,7 @@ def export(**given: Any) -> None:
             prefix = f"{request.name}: " if given["recipe"] is not None else ""
             worst = max(worst, _fail(error, prefix))
         else:
-            print_formats(Console(), request.name, made)
+            print_formats(make_console(), request.name, made)
             if made.failures and tuple(request.formats) != (ALL_FORMATS,):
                 worst = max(worst, _FAILED)
     sys.exit(worst)

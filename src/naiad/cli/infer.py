@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
+from naiad.cli.console import make_console
 from naiad.client.http import HttpClient
 from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.inference.datatypes import (
@@ -90,7 +91,7 @@ def infer(  # noqa: PLR0913  # one parameter for each option
 
     Exit codes: 0 answered, 1 no answer, or a request that the model does not take, 2 wrong options.
     """
-    console = Console()
+    console = make_console()
     model_version = "" if version is None else str(version)
     try:
         with HttpClient(url) as client:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
+from naiad.cli.console import make_console
 from naiad.cli.current_folder import add_current_folder
 from naiad.errors import NaiadError
 from naiad.source_model.description import SourceDescription
@@ -123,7 +123,7 @@ def verify(**given: Any) -> None:
         sys.exit(ExitCode.COULD_NOT_RUN)
     # Files first: a reader that has seen enough closes the pipe of the table.
     failure = _write_files(report, given)
-    print_report(report, Console())
+    print_report(report, make_console())
     if failure:
         click.echo(f"naiad verify: cannot write the report: {failure}", err=True)
         sys.exit(ExitCode.COULD_NOT_RUN)
@@ -149,7 +149,7 @@ def _describe_source(given: dict[str, Any]) -> SourceDescription | None:
 def _run(options: "VerifyOptions") -> "Report":
     from naiad.verify.verification import verify_repository
 
-    progress = Console(stderr=True)
+    progress = make_console(stderr=True)
     if progress.is_terminal:
         with progress.status("reading the model repository") as status:
             return verify_repository(options, status.update)

@@ -45,6 +45,7 @@ from naiad.repository.diagnose_folder import (
     find_model_file,
 )
 from naiad.repository.diagnose_onnx import diagnose_onnx, explain_load_error
+from naiad.repository.diagnose_python import explain_syntax_error
 from naiad.repository.diagnose_torchscript import diagnose_torchscript
 from naiad.repository.layout import ModelFolder, find_config
 
@@ -187,7 +188,7 @@ class LoadAdvisor:
             for finding in diagnosis.findings(source.write)
             if _is_reason(finding)
         ]
-        found += [(finding, f"{path}:1:1") for finding, path in layout.findings]
+        found += [(finding, str(place)) for finding, place in layout.findings]
         if not found and not source.config.HasField("ensemble_scheduling"):
             found += _point(source, error)
         return _format(found, "" if config_json is not None else _command(folder)) if found else ""
@@ -232,6 +233,8 @@ class LoadAdvisor:
         has: Callable[[str], bool],
     ) -> None:
         file = find_model_file(diagnosis.result(), subject)
+        if file is not None and file.suffix == ".py":
+            explain_syntax_error(layout, file, error.message)
         if file is not None and file.suffix == ".onnx":
             head = diagnose_onnx(layout, file, subject.directory.parent)
             if head is None or explain_load_error(layout, file, head, error.message):

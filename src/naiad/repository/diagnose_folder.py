@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.model_config.diagnose import Diagnosis, Finding, nearest
@@ -93,6 +93,17 @@ class Move:
     target: Path
 
 
+class FilePlace(NamedTuple):
+    """Where in which file; of a folder, or a file as a whole, its beginning."""
+
+    path: Path
+    line: int = 1
+    column: int = 1
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self))
+
+
 @dataclass(slots=True)
 class Layout:
     """Where the model lies, and what about it is wrong that is no line of the config.
@@ -100,18 +111,18 @@ class Layout:
     Attributes:
         subject: what to load; None where there is nothing.
         moves: that put right what is wrong.
-        findings: each with the file or folder that it is about.
+        findings: each with the place that it is about.
         skipped: why the model is not loaded, though nothing speaks against it; else "".
     """
 
     subject: Subject | None = None
     moves: list[Move] = field(default_factory=list)
-    findings: list[tuple[Finding, Path]] = field(default_factory=list)
+    findings: list[tuple[Finding, FilePlace]] = field(default_factory=list)
     skipped: str = ""
 
-    def add(self, finding: Finding, place: Path) -> None:
+    def add(self, finding: Finding, path: Path, line: int = 1, column: int = 1) -> None:
         """Note a finding about a file or a folder."""
-        self.findings.append((finding, place))
+        self.findings.append((finding, FilePlace(path, line, column)))
 
 
 def diagnose_folder(diagnosis: Diagnosis, folder: ModelFolder, backends: Backends) -> Layout:

@@ -210,6 +210,7 @@ class Case:
         mend: does by hand what the blocks say, where ``--fix`` can't.
         examples: as on the command line.
         target: as on the command line.
+        is_costly: takes seconds, for a process or an export.
     """
 
     id: str
@@ -219,6 +220,7 @@ class Case:
     mend: Build | None = None
     examples: Sequence[str] = ()
     target: str = ""
+    is_costly: bool = False
 
 
 def onnx_case(text: str, model: bytes = MLP, filename: str = "model.onnx") -> Build:
@@ -305,7 +307,109 @@ def ensemble(
     return build
 
 
+PYTHON = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            output = pb_utils.Tensor("Y", value.astype(np.float32) * 2)
+            responses.append(pb_utils.InferenceResponse([output]))
+        return responses
+"""
+
+
+def python_case(
+    text: str = "",
+    *,
+    names: tuple[str, str] = ("X", "Y"),
+    dims: tuple[str, str] = ("[ 4 ]", "[ 4 ]"),
+    filename: str = "model.py",
+    code: str = PYTHON,
+) -> Build:
+    whole = config(text, backend="python", names=names, dims=dims)
+    return lambda builder: builder.add_model("m", whole, {f"{{version}}/{filename}": code})
+
+
+def exported(builder: RepositoryBuilder) -> None:
+    """A .pt2 with all of its config wrong, in a text that few would write."""
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    program = torch.export.export(
+        Classifier().eval(),
+        (torch.zeros(2, 7, dtype=torch.int64),),
+        dynamic_shapes=({0: batch, 1: length},),
+    )
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    text = (
+        "# keep this comment\r\n"
+        "name:'m',backend:'pytorch';max_batch_size:8\r\n"
+        "input<name:'token' # {\r\n"
+        "  data_type:TYPE_INT32,\r\n"
+        "  dims:[-1,\r\n -1]>\r\n"
+        'output{name:"lin" "er"\r\n'
+        "  dims:-1 dims:5\r\n"
+        "  data_type:TYPE_FP16}\r\n"
+        "dynamic_batching{preferred_batch_size:[4,\r\n 9]}"
+    )
+    folder = builder.add_model("m", None, {"{version}/model.pt2": buffer.getvalue()})
+    (folder / "config.pbtxt").write_bytes(text.encode())
+
+
 CASES = [
+    Case(
+        "all of an exported program's config",
+        exported,
+        [
+            ("unknown-input", "name:'token'"),
+            ("datatype-differs", "TYPE_INT32"),
+            ("batch-axis-in-dims", "dims:[-1,"),
+            ("unknown-output", '"lin" "er"'),
+            ("batch-axis-in-dims", "dims:-1"),
+            ("datatype-differs", "TYPE_FP16"),
+            ("preferred-size", "preferred_batch_size"),
+        ],
+        ['name: "tokens"', "data_type: TYPE_INT64", 'name: "linear"', "dims: [ 5 ]"],
+        is_costly=True,
+    ),
+    Case(
+        "a Python model's names",
+        python_case(names=("INPUT", "OUTPUT")),
+        [("unknown-input", '"INPUT"'), ("unknown-output", '"OUTPUT"')],
+        ['name: "X"', 'name: "Y"'],
+    ),
+    Case(
+        "a Python model's output dims",
+        python_case(dims=("[ 4 ]", "[ 5 ]")),
+        [("dims-differ", "dims: [ 5 ]")],
+        ["dims: [ 4 ]"],
+        is_costly=True,
+    ),
+    Case(
+        "a Python model's file",
+        python_case(filename="net.py"),
+        [("model-file", "# keep this comment")],
+        ['default_model_filename: "net.py"'],
+        is_costly=True,
+    ),
+    Case(
+        "a Python model that is no Python",
+        python_case(code="import numpy\n\ndef execute(:\n"),
+        [("python-syntax", "m/1/model.py:3:13")],
+        [],
+        mend=python_case(),
+        is_costly=True,
+    ),
+    Case(
+        "a negative number of instances",
+        onnx_case(config("instance_group [", "  {", "    count: -1", "  }", "]")),
+        [("instance-count", "count: -1")],
+        ["instance_group [", "{ }"],
+    ),
     Case(
         "batch axis in the dims of an ONNX model",
         onnx_case(config(dims=("[ -1, 16 ]", "[ -1, 5 ]"))),
@@ -812,11 +916,28 @@ CASES = [
         ["take instance_group out"],
     ),
     Case(
+        "an ensemble of another platform",
+        lambda builder: (
+            ensemble()(builder),
+            (builder.path / "m" / "config.pbtxt").write_text(
+                config_text(builder.path).replace('"ensemble"', '"onnxruntime_onnx"')
+            ),
+        ),
+        [("platform-differs", '"onnxruntime_onnx"')],
+        ['platform: "ensemble"'],
+    ),
+    Case(
         "an ensemble without a version folder",
         ensemble(versions=()),
         [("version-folder", "m/config.pbtxt")],
         ["mkdir m/1"],
     ),
+]
+
+
+PARAMETERS = [
+    pytest.param(case, id=case.id, marks=[pytest.mark.full] if case.is_costly else [])
+    for case in CASES
 ]
 
 
@@ -826,7 +947,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", PARAMETERS)
 def test_finding_has_its_place_and_its_block(case: Case, path: Path) -> None:
     case.build(RepositoryBuilder(path))
     before = snapshot(path)
@@ -843,7 +964,7 @@ def test_finding_has_its_place_and_its_block(case: Case, path: Path) -> None:
     assert snapshot(path) == before
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", PARAMETERS)
 def test_corrected_repository_loads_and_runs(case: Case, path: Path) -> None:
     builder = RepositoryBuilder(path)
     case.build(builder)
@@ -887,7 +1008,8 @@ def config_text(path: Path) -> str:
 
 def assert_place(finding: ReportedFinding, where: str, path: Path) -> None:
     if "/" in where:
-        assert finding.place() == f"{path / where}:1:1"
+        place = where if ":" in where else f"{where}:1:1"
+        assert finding.place() == f"{path / place}"
         return
     assert finding.file == str(path / "m" / "config.pbtxt")
     line = config_text(path).splitlines()[finding.line - 1]

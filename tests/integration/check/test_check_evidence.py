@@ -261,3 +261,14 @@ def test_example_that_is_none(broken: Path, example: str) -> None:
 def test_empty_repository_proves_nothing(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="holds no models"):
         check(tmp_path)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_places_and_blocks_are_never_wrapped(broken: Path, width: int) -> None:
+    report = check(broken)
+    stream = io.StringIO()
+    print_report(report, Console(file=stream, width=width, force_terminal=False))
+    lines = stream.getvalue().splitlines()
+    for finding in report.models[0].findings:
+        assert finding.place() in lines
+        assert all(f"  {line}" in lines for line in finding.block.splitlines())

@@ -8,7 +8,14 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.integration.check.test_broken_repositories import CASES, MLP, Case, config, external
+from tests.integration.check.test_broken_repositories import (
+    CASES,
+    MLP,
+    PARAMETERS,
+    Case,
+    config,
+    external,
+)
 from tests.support.repository_builder import RepositoryBuilder
 
 from naiad.backends.registry import BackendRegistry
@@ -24,6 +31,8 @@ pytestmark = [
 
 # These load: what is wrong with them shows when they run, or to whoever wants more than a load.
 LOADS = {
+    "a Python model's names",
+    "a Python model's output dims",
     "batch axis shown by an example",
     "batch axis written twice, says the model",
     "batch axis probably written twice",
@@ -60,7 +69,7 @@ async def fail(
     return loading.value.message, line, asking.value.message
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", PARAMETERS)
 async def test_a_load_says_what_the_check_finds(
     case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
