@@ -1,7 +1,6 @@
 """``naiad check`` as a user runs it."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -27,12 +26,11 @@ output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 5 ] } ]
 def check(*arguments: str | Path, columns: str = "80") -> "subprocess.CompletedProcess[str]":
     command = Path(sys.executable).with_name("naiad")
     return subprocess.run(
-        [command, "check", *arguments],
+        ["env", f"COLUMNS={columns}", command, "check", *arguments],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
-        env={**os.environ, "COLUMNS": columns},
     )
 
 
