@@ -26,6 +26,7 @@ from naiad.engine.dependencies import (
 )
 from naiad.engine.ensemble import EnsembleExecutor
 from naiad.engine.executor import Executor
+from naiad.engine.kept_versions import kept_versions
 from naiad.engine.loader import (
     LoadedVersion,
     Loader,
@@ -137,6 +138,11 @@ class ModelEntry:
         for _, entry in sorted(self.versions.items()):
             if entry.state is ModelState.READY and entry.model is not None:
                 yield entry.model
+
+    def has(self, model: Model) -> bool:
+        """Whether the model is what serves its version."""
+        known = self.versions.get(model.version)
+        return known is not None and known.model is model
 
     def failure_reasons(self) -> Iterator[str]:
         """Why the model, or any version of it, is missing."""
@@ -544,27 +550,30 @@ class Lifecycle:
             if known.state is not ModelState.READY:
                 known.state, known.reason = ModelState.LOADING, ""
             _log.info("loading: %s:%d", entry.id, version)
-        results = await self._load_versions(plan)
+        results = await self._load_versions(entry, plan)
         failures = {v: r for v, r in results.items() if isinstance(r, NaiadError)}
         models = [r for r in results.values() if isinstance(r, Model)]
         if failures:
             # All or none, as in Triton: a model never serves half of what its policy asks for.
             for model in models:
-                await model.retire()
+                if not entry.has(model):
+                    await model.retire()
             raise self._note_failures(entry, plan, failures)
         self._swap(entry, plan, models)
         entry.failure = None
         _log.info("successfully loaded '%s'", entry.id)
 
-    async def _load_versions(self, plan: ModelPlan) -> dict[int, Model | NaiadError]:
+    async def _load_versions(
+        self, entry: ModelEntry, plan: ModelPlan
+    ) -> dict[int, Model | NaiadError]:
         results: dict[int, Model | NaiadError] = {}
         for _ in range(self._options.retry_count + 1):
             missing = [v for v in plan.versions if not isinstance(results.get(v), Model)]
-            results |= await self._try_versions(plan, missing)
+            results |= await self._try_versions(entry, plan, missing)
         return results
 
     async def _try_versions(
-        self, plan: ModelPlan, versions: Sequence[int]
+        self, entry: ModelEntry, plan: ModelPlan, versions: Sequence[int]
     ) -> dict[int, Model | NaiadError]:
         if not versions:
             return {}
@@ -572,10 +581,13 @@ class Lifecycle:
             await self._in_thread(self._loader.complete, plan)
         except Exception as error:  # noqa: BLE001 - third-party backends raise what they like
             return dict.fromkeys(versions, _as_naiad_error(error))
+        serving = {model.version: model for model in entry.ready_models()}
+        kept = kept_versions(serving, entry.plan, plan)
+        versions = [version for version in versions if version not in kept]
         results = await asyncio.gather(
             *(self._load_version(plan, version) for version in versions), return_exceptions=True
         )
-        return {
+        return kept | {
             version: _as_naiad_error(result) if isinstance(result, BaseException) else result
             for version, result in zip(versions, results, strict=True)
         }
@@ -636,6 +648,8 @@ class Lifecycle:
         for loaded in models:
             known = entry.versions[loaded.version]
             known.model = loaded
+            # Of a version that is kept, what else the config says of versions.
+            loaded.config = plan.config
             known.state, known.reason = ModelState.READY, ""
         for version, known in entry.versions.items():
             # It is not missing any more: nothing asks for it.
@@ -643,7 +657,7 @@ class Lifecycle:
                 known.reason = UNLOADED_REASON
         entry.plan = plan
         for version, model in previous.items():
-            if version in plan.versions:
+            if version in plan.versions and not entry.has(model):
                 self._start_retiring(model, None)
         self._retire(entry, [v for v in previous if v not in plan.versions])
         entry.refresh_latest()

@@ -16,9 +16,9 @@ from naiad.model_config.text_format import ConfigSyntaxError, parse_config
 from naiad.repository.paths import check_model_name, resolve_inside
 
 CONFIG_FILENAME: Final = "config.pbtxt"
-_CUSTOM_CONFIG_FOLDER: Final = "configs"
+CUSTOM_CONFIG_FOLDER: Final = "configs"
 # Folders of a model that are no versions; Triton passes over them without a word, too.
-_OTHER_FOLDERS: Final = frozenset({"warmup", "initial_state", _CUSTOM_CONFIG_FOLDER})
+_OTHER_FOLDERS: Final = frozenset({"warmup", "initial_state", CUSTOM_CONFIG_FOLDER})
 # No leading zero: Triton ignores those. Nothing after the digits: Triton reads "2.tmp" as 2.
 _VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
 _MAX_VERSION: Final = 2**63 - 1
@@ -186,7 +186,7 @@ def find_config(folder: ModelFolder, config_name: str = "") -> Path | None:
     """
     names = [CONFIG_FILENAME]
     if config_name:
-        names.insert(0, f"{_CUSTOM_CONFIG_FOLDER}/{config_name}.pbtxt")
+        names.insert(0, f"{CUSTOM_CONFIG_FOLDER}/{config_name}.pbtxt")
     for name in names:
         path = folder.path / name
         if path.exists():
