@@ -42,6 +42,7 @@ class ServedModel:
         max_batch_size: rows of a call; 0 where a call is one request without a batch axis.
         max_delay_us: that a request waits for others to share a call.
         instances: processes.
+        concurrency: requests that a process answers at once.
     """
 
     target: Callable[..., Any]
@@ -51,6 +52,7 @@ class ServedModel:
     max_batch_size: int = 0
     max_delay_us: int = 0
     instances: int = 1
+    concurrency: int = 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Whatever the function or class does."""
@@ -67,7 +69,14 @@ class ServedModel:
     @property
     def is_streaming(self) -> bool:
         """Whether it yields its answers one by one."""
-        return inspect.isgeneratorfunction(self.function)
+        function = self.function
+        return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it runs on an event loop."""
+        function = self.function
+        return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
     @property
     def takes_parameters(self) -> bool:
@@ -75,7 +84,7 @@ class ServedModel:
         return PARAMETERS in inspect.signature(self.function).parameters
 
 
-def model(
+def model(  # noqa: PLR0913 - what users write, by name alone
     *,
     inputs: Iterable[str],
     outputs: Iterable[str],
@@ -83,12 +92,14 @@ def model(
     max_batch_size: int = 0,
     max_delay_ms: float = 0,
     instances: int = 1,
+    concurrency: int = 1,
 ) -> Callable[[Callable[..., Any]], ServedModel]:
     """Decorate a function, or a class with ``__call__``, that answers requests.
 
     It is called with a numpy array for each input, by name, and returns one array, a tuple in the
-    order of ``outputs``, or a dict by name; or it yields any number of these. A class is made once
-    in each process. An argument called ``parameters`` gets the request's parameters as a dict.
+    order of ``outputs``, or a dict by name; or it yields any number of these. It may be ``async``.
+    A class is made once in each process. An argument called ``parameters`` gets the request's
+    parameters as a dict.
 
     Args:
         inputs: ``NAME:DATATYPE:DIMS``, for example ``image:FP32:3,224,224``; without dims, any
@@ -99,6 +110,8 @@ def model(
             0 calls it for each request, without that axis.
         max_delay_ms: that a request waits for others to share a call.
         instances: processes that it runs in.
+        concurrency: requests, or streams, that each process answers at once: in so many threads,
+            or as so many tasks of one event loop where the function is ``async``.
 
     Raises:
         InvalidArgumentError: it can't be served so; the text says why.
@@ -115,6 +128,7 @@ def model(
             max_batch_size,
             int(max_delay_ms * 1000),
             instances,
+            concurrency,
         )
         _check(served)
         return served
@@ -144,9 +158,15 @@ def _check(served: ServedModel) -> None:
     where = f"model '{served.name}'"
     if not _NAME.fullmatch(served.name):
         raise InvalidArgumentError(f"{where}: the name must be letters, digits and '_'")
-    if not served.outputs or served.max_batch_size < 0 or served.instances < 1:
+    counts = (served.instances, served.concurrency, served.max_batch_size + 1)
+    if not served.outputs or min(counts) < 1:
         raise InvalidArgumentError(
-            f"{where} needs an output, a max_batch_size of at least 0 and an instance"
+            f"{where} needs an output, a max_batch_size of at least 0, an instance and a "
+            "concurrency of at least 1"
+        )
+    if served.max_batch_size and served.concurrency > 1:
+        raise InvalidArgumentError(
+            f"{where}: with a max_batch_size, requests share a call; leave concurrency out"
         )
     if served.max_batch_size and (served.is_streaming or served.takes_parameters):
         raise InvalidArgumentError(

@@ -82,12 +82,38 @@ def stream(x: Any) -> Any:
         ({"inputs": ["x:FP32"], "name": "../x"}, identity, "the name must be"),
         ({"inputs": ["x:FP32"], "outputs": []}, identity, "needs an output"),
         ({"inputs": ["x:FP32"], "instances": 0}, identity, "needs an output"),
+        ({"inputs": ["x:FP32"], "concurrency": 0}, identity, "a concurrency of at least 1"),
+        (
+            {"inputs": ["x:FP32"], "concurrency": 2, "max_batch_size": 2},
+            identity,
+            "leave concurrency out",
+        ),
         ({"inputs": ["x:FP32"], "max_batch_size": 2}, stream, "answers one request a call"),
     ],
 )
 def test_what_the_decorator_refuses(options: dict[str, Any], function: Any, text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
         model(**{"outputs": ["y:FP32"], **options})(function)
+
+
+def test_what_is_async_is_known() -> None:
+    async def once(x: Any) -> Any:
+        return x
+
+    async def many(x: Any) -> Any:
+        yield x
+
+    def served(function: Any) -> ServedModel:
+        return model(inputs=["x:FP32"], outputs=["y:FP32"])(function)
+
+    assert [(served(f).is_async, served(f).is_streaming) for f in (identity, stream)] == [
+        (False, False),
+        (False, True),
+    ]
+    assert [(served(f).is_async, served(f).is_streaming) for f in (once, many)] == [
+        (True, False),
+        (True, True),
+    ]
 
 
 HEAD = "import naiad\n"
