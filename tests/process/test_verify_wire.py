@@ -4,10 +4,14 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -26,7 +30,9 @@ from naiad.verify.server_process import ServerProcess
 from naiad.verify.wire import (
     Caller,
     CallFailedError,
+    MissingError,
     PlainCaller,
+    SilentError,
     Target,
     TritonClientCaller,
     get_json,
@@ -236,3 +242,83 @@ def test_a_server_that_goes_away_is_a_failed_call(make: Callable[[Target], Calle
 def test_no_server_is_a_failed_call() -> None:
     with pytest.raises(CallFailedError, match=r"127\.0\.0\.1:1"):
         get_json("127.0.0.1:1", "/v2")
+
+
+@pytest.fixture
+def plain_kserve() -> Iterator[str]:
+    """The address of a server with the required half of KServe's protocol: no extensions."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"name": "plain", "version": "1", "extensions": []}'
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            """Nothing to say."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("transport", list(Transport))
+def test_extensions_of_triton_s_are_not_asked_of_a_server_without(
+    plain_kserve: str, transport: Transport
+) -> None:
+    hop = ServedHop(replace(target(plain_kserve, "FP32"), grpc_address=plain_kserve), transport)
+    named = {Transport.BINARY: "binary_tensor_data", Transport.GRPC_STREAM: "ModelStreamInfer"}
+    refusal = hop.refusal()
+    hop.close()
+    assert refusal.startswith(named.get(transport, ""))
+    assert bool(refusal) == (transport in named)
+
+
+@pytest.mark.parametrize("make", [TritonGrpcCaller, PlainGrpcCaller])
+def test_a_grpc_server_without_streams_has_no_such_hop(make: Any) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    asked = replace(target("127.0.0.1:1", "FP32"), grpc_address=f"127.0.0.1:{port}")
+    caller = make(asked, is_stream=True)
+    with pytest.raises(MissingError, match="this server has no ModelStreamInfer"):
+        caller.infer({"IN": DATA["FP32"]})
+    caller.close()
+    caller = make(asked, is_stream=False)
+    with pytest.raises(CallFailedError) as caught:
+        caller.infer({"IN": DATA["FP32"]})
+    assert not isinstance(caught.value, MissingError)
+    caller.close()
+    server.stop(None).wait()
+
+
+@pytest.mark.parametrize("make", [TritonClientCaller, PlainCaller])
+def test_no_answer_in_time_is_told_from_a_refusal(
+    make: Callable[[Target], Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("naiad.verify.wire.TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        caller = make(target(f"127.0.0.1:{listener.getsockname()[1]}", "FP32"))
+        with pytest.raises(SilentError, match=r"no answer within 0\.2 s"):
+            caller.infer({"IN": np.zeros((1, 2), np.float32)}, binary=True)
+        caller.close()
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize("make", [TritonGrpcCaller, PlainGrpcCaller])
+def test_no_answer_by_grpc_is_told_from_a_refusal(
+    make: Any, monkeypatch: pytest.MonkeyPatch, *, is_stream: bool
+) -> None:
+    monkeypatch.setattr("naiad.verify.grpc_wire.TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        caller = make(replace(target(address, "FP32"), grpc_address=address), is_stream=is_stream)
+        with pytest.raises(SilentError, match=r"no answer within 0\.2 s"):
+            caller.infer({"IN": np.zeros((1, 2), np.float32)})
+        caller.close()

@@ -22,6 +22,8 @@ from naiad.verify.wire import (
     TIMEOUT_S,
     Caller,
     CallFailedError,
+    MissingError,
+    SilentError,
     Target,
     from_wire_bytes,
     to_wire_bytes,
@@ -30,6 +32,7 @@ from naiad.verify.wire import (
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _READ_BYTES: Final = 1 << 16
 _OPTION_MAX_MESSAGE: Final = 1 << 31
+_UNIMPLEMENTED: Final = 12
 # Field of InferTensorContents -> how its elements are written.
 _CONTENTS: Final[Mapping[int, str]] = {
     1: "varint", 2: "varint", 3: "varint", 4: "varint", 5: "varint", 6: "<f4", 7: "<f8", 8: "bytes",
@@ -89,8 +92,12 @@ class TritonGrpcCaller:
         try:
             result = self._ask(arguments)
             found = {name: result.as_numpy(name) for name in target.outputs}
-        except (self._library.InferenceServerException, ValueError, queue.Empty) as error:
-            raise CallFailedError(str(error) or type(error).__name__) from error
+        except queue.Empty as error:
+            raise SilentError(f"no answer within {TIMEOUT_S:g} s") from error
+        except self._library.InferenceServerException as error:
+            raise self._failure(error) from error
+        except ValueError as error:
+            raise CallFailedError(str(error)) from error
         missing = [name for name, array in found.items() if array is None]
         if missing:
             raise CallFailedError(f"the answer has no output '{missing[0]}'")
@@ -104,6 +111,13 @@ class TritonGrpcCaller:
         if error is not None:
             raise error
         return result
+
+    def _failure(self, error: Any) -> CallFailedError:
+        if error.status() == "StatusCode.DEADLINE_EXCEEDED":
+            return SilentError(f"no answer within {TIMEOUT_S:g} s")
+        if self._is_stream and error.status() == "StatusCode.UNIMPLEMENTED":
+            return MissingError(f"this server has no ModelStreamInfer: {error.message()}")
+        return CallFailedError(str(error))
 
     def _input(self, name: str, data: Array) -> Any:
         tensor = self._library.InferInput(name, list(data.shape), self._target.inputs[name])
@@ -140,6 +154,8 @@ class PlainGrpcCaller:
             if self._is_stream:
                 message = _unwrap_stream(message)
             return self._decode(message)
+        except TimeoutError as error:
+            raise SilentError(f"no answer within {TIMEOUT_S:g} s") from error
         except (OSError, ngh2.NGH2Error, ValueError, LookupError, TypeError) as error:
             raise CallFailedError(f"{type(error).__name__}: {error}") from error
 
@@ -192,10 +208,17 @@ class PlainGrpcCaller:
             self._h2.receive_data(received)
             for event in self._h2.events():
                 _note(event, stream_id, answer, ending)
-        if ending[b"grpc-status"] != b"0":
-            text = unquote(ending.get(b"grpc-message", b"").decode(errors="replace"))
-            raise CallFailedError(f"[gRPC status {ending[b'grpc-status'].decode()}] {text}")
+        self._require_success(ending)
         return _unframe(bytes(answer))
+
+    def _require_success(self, ending: Mapping[bytes, bytes]) -> None:
+        status = ending[b"grpc-status"].decode()
+        if status == "0":
+            return
+        told = unquote(ending.get(b"grpc-message", b"").decode(errors="replace"))
+        if self._is_stream and status == str(_UNIMPLEMENTED):
+            raise MissingError(f"this server has no ModelStreamInfer: {told}")
+        raise CallFailedError(f"[gRPC status {status}] {told}")
 
 
 def _note(event: ngh2.Event, stream_id: int, answer: bytearray, ending: dict[bytes, bytes]) -> None:

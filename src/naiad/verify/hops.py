@@ -10,7 +10,17 @@ from typing import Any, Final, Protocol
 from naiad.inference.comparison import Outputs
 from naiad.repository.golden import GoldenCase
 from naiad.verify.grpc_wire import open_grpc_caller
-from naiad.verify.wire import Caller, CallFailedError, Target, get_json, open_caller, post
+from naiad.verify.wire import (
+    Caller,
+    CallFailedError,
+    MissingError,
+    SilentError,
+    Target,
+    get_json,
+    has_binary_tensors,
+    open_caller,
+    post,
+)
 
 CLIENTS: Final = 16
 """Concurrent clients of the mixed hop."""
@@ -21,6 +31,14 @@ _NOT_IN_JSON: Final = frozenset({"FP16", "BF16"})
 
 class HopFailedError(Exception):
     """The hop gave no outputs for a case; the text says why."""
+
+
+class HopMissingError(HopFailedError):
+    """The server doesn't have this way to a model, which no KServe server must; the text why."""
+
+
+class HopSilentError(HopFailedError):
+    """The hop didn't answer in time; asking it more would only wait more."""
 
 
 class Hop(Protocol):
@@ -53,6 +71,14 @@ class Transport(StrEnum):
     GRPC_STREAM = "served, gRPC stream"
 
 
+# A server without the first is no Triton, and what it makes of ModelStreamInfer is its own:
+# MLServer's streams are of other messages.
+_EXTENSIONS: Final[Mapping[Transport, str]] = {
+    Transport.BINARY: "binary_tensor_data",
+    Transport.GRPC_STREAM: "ModelStreamInfer",
+}
+
+
 class ServedHop:
     """The served model, one request at a time.
 
@@ -70,7 +96,10 @@ class ServedHop:
             raise HopFailedError(str(error)) from error
 
     def refusal(self) -> str:
-        """JSON can't carry every datatype."""
+        """JSON can't carry every datatype, and not every KServe server has Triton's extensions."""
+        if self._transport in _EXTENSIONS and not has_binary_tensors(self._target.address):
+            name = _EXTENSIONS[self._transport]
+            return f"{name} is an extension of Triton's, and the server announces none of them"
         if self._transport is not Transport.JSON:
             return ""
         return ", ".join(
@@ -82,6 +111,10 @@ class ServedHop:
         """Send the case and wait for its answer."""
         try:
             return self._caller.infer(case.inputs, binary=self._transport is not Transport.JSON)
+        except MissingError as error:
+            raise HopMissingError(str(error)) from error
+        except SilentError as error:
+            raise HopSilentError(str(error)) from error
         except CallFailedError as error:
             raise HopFailedError(str(error)) from error
 
@@ -155,6 +188,7 @@ class ConcurrentHop:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._is_binary = has_binary_tensors(target.address)
 
     def run_mixed(self, cases: Sequence[GoldenCase], rounds: int) -> "MixedAnswers":
         """Let every client send its cases at the same moment as the others.
@@ -199,7 +233,7 @@ class ConcurrentHop:
         caller = open_caller(self._target)
         try:
             start.wait(timeout=60)
-            return [(case, caller.infer(case.inputs, binary=True)) for case in cases]
+            return [(case, caller.infer(case.inputs, binary=self._is_binary)) for case in cases]
         except CallFailedError as error:
             raise HopFailedError(str(error)) from error
         finally:

@@ -17,6 +17,8 @@ from naiad.verify.hops import (
     ConcurrentHop,
     Hop,
     HopFailedError,
+    HopMissingError,
+    HopSilentError,
     MixedAnswers,
     ServedHop,
     Transport,
@@ -292,12 +294,17 @@ class Proof:
             self._add([Row(hop.name, "all", [], None, Verdict.SKIPPED, refusal)])
             return {}, True
         sizes = sorted({case.batch_size for case in self._subject.cases})
-        rows = []
+        rows: list[Row] = []
         answers: Answers = {}
-        for size in sizes:
-            self._on_step(f"{self._subject.model}: {hop.name}, batch {size}")
-            cases = [case for case in self._subject.cases if case.batch_size == size]
-            rows.append(self._run_batch(hop, cases, answers, file_answers))
+        try:
+            for size in sizes:
+                self._on_step(f"{self._subject.model}: {hop.name}, batch {size}")
+                cases = [case for case in self._subject.cases if case.batch_size == size]
+                rows.append(self._run_batch(hop, cases, answers, file_answers))
+        except HopMissingError as error:
+            rows = [Row(hop.name, "all", [], None, Verdict.SKIPPED, str(error))]
+        except HopSilentError as error:
+            rows.append(Row(hop.name, "rest", [], None, Verdict.FAILED, str(error)))
         self._add(rows)
         return answers, not any(row.verdict in _BAD for row in rows)
 
@@ -318,6 +325,9 @@ class Proof:
                 started_ns = self._clock.now_ns()
                 answers[case.name] = hop.run(case)
                 latencies.append(self._clock.now_ns() - started_ns)
+        except (HopMissingError, HopSilentError):
+            # They hold for the batches to come as well.
+            raise
         except HopFailedError as error:
             return Row(hop.name, batch, [], None, Verdict.FAILED, str(error))
         answered = [(case, answers[case.name]) for case in cases]

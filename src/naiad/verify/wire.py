@@ -32,6 +32,14 @@ class CallFailedError(Exception):
     """The server refused a request, or its answer could not be read; the text says which."""
 
 
+class MissingError(CallFailedError):
+    """The server doesn't have this way to ask at all, which not every KServe server must."""
+
+
+class SilentError(CallFailedError):
+    """No answer came in time; asking again would only wait again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """One served model version, with the datatypes its golden cases were recorded in.
@@ -115,6 +123,8 @@ class TritonClientCaller:
                 ],
             )
             return {name: self._output(result, name) for name in target.outputs}
+        except TimeoutError as error:
+            raise SilentError(_no_answer()) from error
         except (
             self._library.InferenceServerException,
             http.client.HTTPException,  # what geventhttpclient raises of a closed connection
@@ -161,6 +171,9 @@ class PlainCaller:
                 raise CallFailedError(f"[{response.status}] {answer.decode(errors='replace')}")
             length = response.headers.get("Inference-Header-Content-Length")
             return self._decode(answer, len(answer) if length is None else int(length))
+        except TimeoutError as error:
+            self._connection.close()
+            raise SilentError(_no_answer()) from error
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             self._connection.close()
             raise CallFailedError(f"{type(error).__name__}: {error}") from error
@@ -201,6 +214,20 @@ class PlainCaller:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def has_binary_tensors(address: str) -> bool:
+    """Whether a server takes tensors as binary data after the JSON, an extension of Triton's."""
+    try:
+        extensions = get_json(address, "/v2")["extensions"]
+    except (CallFailedError, LookupError, TypeError):
+        # A server that doesn't tell is tried.
+        return True
+    return not isinstance(extensions, list) or "binary_tensor_data" in extensions
+
+
+def _no_answer() -> str:
+    return f"no answer within {TIMEOUT_S:g} s"
 
 
 def get_json(address: str, path: str) -> Any:

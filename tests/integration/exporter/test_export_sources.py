@@ -295,9 +295,10 @@ def test_archives_that_hold_no_torch_model(folder: Path) -> None:
 
 
 def bert(folder: Path, **settings: Any) -> Path:
-    transformers = pytest.importorskip("transformers")
+    import transformers  # noqa: PLC0415  # seconds, for these tests alone
+
     torch.manual_seed(1)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
              "intermediate_size": 8, "vocab_size": 20}  # fmt: skip
     config = transformers.BertConfig(**sizes, **settings)
     model = transformers.BertForSequenceClassification(config)
