@@ -140,7 +140,8 @@ class Load:
 
         for _ in range(CLIENTS):
             self.send(again)
-        await asyncio.sleep(self._end - time.perf_counter())
+        # uvloop's timers are of whole milliseconds.
+        await asyncio.sleep(self._end - time.perf_counter() + 0.005)
 
     async def open(self, per_s: float) -> None:
         """Ask whatever is answered."""

@@ -77,6 +77,7 @@ class CachedExecutor:
         self._clock = clock
         self._keys = keys
         self._insertion_count = 0
+        self._has_said_size = False
         self._loop = asyncio.get_running_loop()
         # Requests that are being hashed, or have a hit that is about to be given.
         self._held: set[InferRequest] = set()
@@ -233,11 +234,21 @@ class CachedExecutor:
     def _is_kept(self, response: InferResponse) -> bool:
         """Whether a final response is one to keep, and small enough."""
         outputs = response.outputs
-        return (
-            response.error is None
-            and is_cacheable(outputs)
-            and self._cache.takes(entry_bytes(outputs))
-        )
+        if response.error is not None or not is_cacheable(outputs):
+            return False
+        size_bytes = entry_bytes(outputs)
+        if self._cache.takes(size_bytes):
+            return True
+        if not self._has_said_size:
+            self._has_said_size = True
+            # Triton's words first, which its suite looks for.
+            _log.warning(
+                "Failed to insert key into response cache: an answer of model '%s' takes %d bytes, "
+                "more than the cache has; its others of that size are not kept either",
+                self._name,
+                size_bytes,
+            )
+        return False
 
     def _insert(self, key: CacheKey, kept: CachedResponse, start_ns: int) -> None:
         if not self._cache.is_remote:

@@ -50,7 +50,7 @@ def parse_cache_config(text: str) -> CacheAssignment:
     if comma and name not in (_LOCAL, _REDIS):
         raise ValueError(f"unable to find cache '{name}'; this server has 'local' and 'redis'")
     key, _, value = setting.partition("=")
-    if name == _REDIS and key in _REDIS_KEYS:
+    if name == _REDIS and key:
         return CacheAssignment(name, key, value)
     if name != _LOCAL or key != "size":
         raise ValueError(f"{_FORM}, got '{text}'")
@@ -76,6 +76,10 @@ def choose_cache(assignments: Sequence[CacheAssignment]) -> CacheChoice:
     settings = {assignment.key: assignment.value for assignment in assignments}
     if names != {_REDIS}:
         return CacheChoice(local_bytes=int(settings.get("size", "0")))
+    unknown = sorted(settings.keys() - _REDIS_KEYS)
+    if unknown:
+        keys = ", ".join(sorted(_REDIS_KEYS))
+        raise ValueError(f"Error: Redis has no setting '{unknown[0]}'; it has {keys}")
     if not settings.get("host") or not settings.get("port"):
         raise ValueError(
             "Error: Must at a minimum specify host and port of Redis: --cache-config "

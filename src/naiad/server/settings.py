@@ -834,6 +834,7 @@ class Settings:
             "BYTES",
             "Memory for requests in flight; 0 takes a quarter of what the process may use.",
             Group.MEMORY,
+            aliases=("max-queue-bytes",),
         ),
     ] = 0
 

@@ -162,12 +162,15 @@ async def test_many_texts_are_passed_by() -> None:
     assert harness.cache.statistics.entry_count == 0
 
 
-async def test_an_answer_without_room_is_given_and_not_kept() -> None:
+async def test_an_answer_without_room_is_given_and_not_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     harness = Harness(capacity_bytes=2000)
     for _ in range(2):
         assert value(await harness.ask(large(1, 1000))) == 2
     assert harness.counts() == (0, 2, 2)
     assert harness.cache.statistics.entry_count == 0
+    assert caplog.text.count("Failed to insert key into response cache") == 1
 
 
 async def test_errors_are_not_kept() -> None:

@@ -38,7 +38,7 @@ def test_redis_is_described_by_several_options() -> None:
         ("local,bytes=5", "got 'local,bytes=5'"),
         ("local,size=0", "with a size of at least 1, got 'local,size=0'"),
         ("local,size=1M", "with a size of at least 1, got 'local,size=1M'"),
-        ("redis,speed=1", "got 'redis,speed=1'"),
+        ("redis", "expected local,size=BYTES or redis"),
         ("redis,host=h", "Must at a minimum specify host and port of Redis"),
         ("", "expected local,size=BYTES or redis"),
     ],
@@ -56,6 +56,11 @@ def test_what_is_no_cache_is_refused(text: str, reason: str) -> None:
             ("--response-cache-byte-size=1", "--cache-config=local,size=8192"),
             "Incompatible flags --response-cache-byte-size and --cache-config",
         ),
+        (
+            ("--cache-config=local,size=8192", "--cache-config=redis,key=value"),
+            "multiple cache configurations",
+        ),
+        ((*REDIS, "--cache-config=redis,speed=1"), "Redis has no setting 'speed'; it has host, "),
         ((REDIS[0], "--cache-config=redis,port=nonexistent"), "must be a number"),
     ],
 )
