@@ -88,6 +88,11 @@ def check_dependencies(config: ModelConfig, steps: Mapping[str, StepState]) -> N
         is_decoupled = check_steps(config, latest)
     except InvalidArgumentError as error:
         raise DependencyError(error.message) from error
+    if is_decoupled and config.response_cache.enable:
+        raise DependencyError(
+            f"Response Cache does not currently support model {config.name} with 'decoupled' "
+            "transaction policy. Please disable the response cache."
+        )
     config.model_transaction_policy.decoupled = is_decoupled
 
 

@@ -14,6 +14,7 @@ from naiad.backends.registry import BackendRegistry
 from naiad.clock import SystemClock
 from naiad.engine.engine import Engine, EngineOptions, ModelControlMode
 from naiad.engine.loader import Loader, LoaderOptions
+from naiad.errors import InvalidArgumentError
 from naiad.inference.response import InferResponse
 
 CACHED = "response_cache { enable: true }"
@@ -103,6 +104,16 @@ async def test_an_ensemble_forgets_when_a_step_is_reloaded(
     repository.add_sum("two", 200)
     await engine.load_model("two", None, {})
     assert await ask(engine, "both", 1) == 202
+
+
+async def test_an_ensemble_of_a_decoupled_step_can_not_be_cached(
+    engine: Engine, repository: RepositoryBuilder
+) -> None:
+    repository.add_sum("two", 2, extra="model_transaction_policy { decoupled: true }")
+    repository.add_model("again", BOTH.replace('"both"', '"again"'))
+    text = "Response Cache does not currently support model again with 'decoupled' transaction"
+    with pytest.raises(InvalidArgumentError, match=text):
+        await engine.load_model("again", None, {})
 
 
 async def test_a_hit_of_an_ensemble_has_its_parameters(engine: Engine) -> None:
