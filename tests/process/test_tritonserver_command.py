@@ -170,8 +170,49 @@ def test_a_missing_repository_and_readiness(
     assert get(f"{server.http}/v2")[0] == 200
 
 
+def test_model_analyzers_local_mode(repository: Path, started: list[ServeProcess]) -> None:
+    """It writes its options as one text, cuts that at '=' and spaces, and loads what it measures.
+
+    Source: model_analyzer's TritonServerConfig.to_cli_string and TritonServerLocal.start.
+    """
+    options = {
+        "log-verbose": 1,
+        "log-info": True,
+        "model-repository": repository,
+        "exit-timeout-secs": 5,
+        "exit-on-error": False,
+        "strict-readiness": True,
+        "allow-http": True,
+        "http-port": "0",
+        "http-thread-count": 8,
+        "grpc-port": "0",
+        "allow-gpu-metrics": True,
+        "metrics-port": "0",
+        "trace-level": None,
+        "model-control-mode": "explicit",
+        "pinned-memory-pool-byte-size": 268435456,
+        "min-supported-compute-capability": 6.0,
+        "backend-directory": "/opt/tritonserver/backends",
+        "metrics-interval-ms": 500,
+    }
+    text = " ".join(f"--{key}={value}" for key, value in options.items() if value)
+    server = start(started, *text.replace("=", " ").split())
+    port = server.wait_for(r"Started HTTPService at 0\.0\.0\.0:(\d+)")[1]
+    base = f"http://127.0.0.1:{port}"
+    assert get(f"{base}/v2/health/ready")[0] == 200
+    warnings = [line for line in server.lines if "accepted, without effect" in line]
+    assert len(warnings) == 1
+    assert "--http-thread-count, --allow-gpu-metrics, --backend-directory" in warnings[0]
+    post(f"{base}/v2/repository/models/same/load", {})
+    assert infer(base, "same", 2.0)["outputs"][0]["data"] == [2.0]
+    metrics = server.metrics.replace("0.0.0.0", "127.0.0.1")
+    assert b'nv_inference_count{model="same",version="1"} 1' in get(f"{metrics}/metrics")[1]
+    post(f"{base}/v2/repository/models/same/unload", {})
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
 def test_a_start_by_names_and_values_apart(repository: Path, started: list[ServeProcess]) -> None:
-    """Model Analyzer's local mode writes its command so, and waits for readiness."""
     words = f"""--model-repository {repository} --model-control-mode explicit --http-port 0
         --grpc-port 0 --metrics-port 0 --metrics-interval-ms 1000 --exit-timeout-secs 5
         --allow-gpu-metrics false --cache-config local,size=1000000 --strict-model-config false

@@ -1,57 +1,73 @@
 """Triton's options that Naiad takes so that a command line written for Triton starts it.
 
-They have no effect; whoever gives one is told so once. Source: server's command_line_parser.cc.
+They have no effect; whoever gives one is told so once. Their values are read all the same: a typing
+error is one here, too. Source: server's command_line_parser.cc.
 """
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
-from naiad.server.option import Group, Option, parse_text
+from naiad.server.option import Group, Option, integer, parse_boolean, parse_text
 
-_NAMES: Final = {
-    Group.REPOSITORY: ("enable-peer-access",),
-    Group.HTTP: ("http-thread-count",),
-    Group.GRPC: (
-        "grpc-infer-thread-count",
-        "grpc-infer-allocation-pool-size",
-        "grpc-max-response-pool-size",
-    ),
-    Group.METRICS: ("allow-gpu-metrics", "metrics-config"),
-    Group.CLOUD: (
-        "allow-sagemaker",
-        "sagemaker-port",
-        "sagemaker-safe-port-range",
-        "sagemaker-thread-count",
-        "allow-vertex-ai",
-        "vertex-ai-port",
-        "vertex-ai-thread-count",
-        "vertex-ai-default-model",
-    ),
-    Group.BACKEND: ("backend-directory",),
-    Group.CACHE: (
-        "repoagent-directory",
-        "cache-directory",
-    ),
-    Group.MEMORY: (
-        "pinned-memory-pool-byte-size",
-        "cuda-memory-pool-byte-size",
-        "cuda-virtual-address-size",
-        "min-supported-compute-capability",
-        "buffer-manager-thread-count",
-        "host-policy",
-        "model-load-gpu-limit",
-    ),
-}
+_COUNT: Final = integer(0)
+_PORT: Final = integer(0, 65535)
+_PLACEHOLDERS: Final[Mapping[Callable[[str], Any], str]] = MappingProxyType(
+    {parse_boolean: "BOOL", parse_text: "VALUE", _COUNT: "N", _PORT: "PORT"}
+)
+
+
+def _parse_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a number, got '{text}'") from None
+
+
+_OPTIONS: Final[Mapping[Group, Mapping[str, Callable[[str], Any]]]] = MappingProxyType(
+    {
+        Group.REPOSITORY: {"enable-peer-access": parse_boolean},
+        Group.HTTP: {"http-thread-count": _COUNT},
+        Group.GRPC: {
+            "grpc-infer-thread-count": integer(2, 128),
+            "grpc-infer-allocation-pool-size": _COUNT,
+            "grpc-max-response-pool-size": _COUNT,
+        },
+        Group.METRICS: {"allow-gpu-metrics": parse_boolean, "metrics-config": parse_text},
+        Group.CLOUD: {
+            "allow-sagemaker": parse_boolean,
+            "sagemaker-port": _PORT,
+            "sagemaker-safe-port-range": parse_text,
+            "sagemaker-thread-count": _COUNT,
+            "allow-vertex-ai": parse_boolean,
+            "vertex-ai-port": _PORT,
+            "vertex-ai-thread-count": _COUNT,
+            "vertex-ai-default-model": parse_text,
+        },
+        Group.BACKEND: {"backend-directory": parse_text},
+        Group.CACHE: {"repoagent-directory": parse_text, "cache-directory": parse_text},
+        Group.MEMORY: {
+            "pinned-memory-pool-byte-size": _COUNT,
+            "cuda-memory-pool-byte-size": parse_text,
+            "cuda-virtual-address-size": parse_text,
+            "min-supported-compute-capability": _parse_number,
+            "buffer-manager-thread-count": _COUNT,
+            "host-policy": parse_text,
+            "model-load-gpu-limit": parse_text,
+        },
+    }
+)
 
 INERT_OPTIONS: Final = tuple(
     Option(
         name,
-        parse_text,
-        "VALUE",
+        parse,
+        _PLACEHOLDERS.get(parse, "N"),
         "",
         group,
         is_repeatable=True,
         is_inert=True,
     )
-    for group, names in _NAMES.items()
-    for name in names
+    for group, options in _OPTIONS.items()
+    for name, parse in options.items()
 )

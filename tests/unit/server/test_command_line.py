@@ -5,7 +5,9 @@ import pytest
 
 from naiad.engine.engine import ModelControlMode
 from naiad.server.command_line import (
+    NAIAD_SERVE,
     TRITONSERVER,
+    Command,
     HelpRequested,
     format_help,
     parse_arguments,
@@ -14,30 +16,99 @@ from naiad.server.inert import INERT_OPTIONS
 from naiad.server.settings import FIELD_OPTIONS, OPTIONS, BadOptionError, LogFormat, Settings
 
 NOTHING: Mapping[str, str] = {}
-# Of server's command_line_parser.cc, without --help.
-TRITON_OPTIONS = """
-    id exit-timeout-secs model-repository model-store exit-on-error disable-auto-complete-config
-    strict-readiness model-control-mode repository-poll-secs load-model model-config-name
-    model-load-thread-count model-load-retry-count model-namespacing enable-peer-access
-    allow-http http-address http-port reuse-http-port http-header-forward-pattern
-    http-thread-count http-max-input-size http-restricted-api allow-grpc grpc-address grpc-port
-    reuse-grpc-port grpc-header-forward-pattern grpc-infer-thread-count
-    grpc-infer-allocation-pool-size grpc-max-response-pool-size grpc-use-ssl grpc-use-ssl-mutual
-    grpc-server-cert grpc-server-key grpc-root-cert grpc-infer-response-compression-level
-    grpc-keepalive-time grpc-keepalive-timeout grpc-keepalive-permit-without-calls
-    grpc-http2-max-pings-without-data grpc-http2-min-recv-ping-interval-without-data
-    grpc-http2-max-ping-strikes grpc-max-connection-age grpc-max-connection-age-grace
-    grpc-restricted-protocol log-verbose log-info log-warning log-error log-format log-file
-    allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
-    allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model allow-metrics
-    allow-gpu-metrics allow-cpu-metrics metrics-address metrics-port metrics-interval-ms
-    metrics-config trace-config trace-file trace-level trace-rate trace-count
-    trace-log-frequency backend-directory backend-config repoagent-directory cache-config
-    cache-directory response-cache-byte-size rate-limit rate-limit-resource
-    pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
-    min-supported-compute-capability buffer-manager-thread-count host-policy
-    model-load-gpu-limit allow-client-shm strict-model-config
-"""
+# Of server's command_line_parser.cc, without --help, each with a value that it takes.
+TRITON_OPTIONS = {
+    "id": "mine",
+    "exit-timeout-secs": "5",
+    "model-repository": "/models",
+    "model-store": "/models",
+    "exit-on-error": "false",
+    "disable-auto-complete-config": "true",
+    "strict-readiness": "off",
+    "model-control-mode": "explicit",
+    "repository-poll-secs": "3",
+    "load-model": "*",
+    "model-config-name": "cpu",
+    "model-load-thread-count": "2",
+    "model-load-retry-count": "1",
+    "model-namespacing": "true",
+    "enable-peer-access": "0",
+    "allow-http": "false",
+    "http-address": "::1",
+    "http-port": "8100",
+    "reuse-http-port": "1",
+    "http-header-forward-pattern": "^x-",
+    "http-thread-count": "16",
+    "http-max-input-size": "1024",
+    "http-restricted-api": "health:k=v",
+    "allow-grpc": "false",
+    "grpc-address": "::1",
+    "grpc-port": "8101",
+    "reuse-grpc-port": "TRUE",
+    "grpc-header-forward-pattern": "^x-",
+    "grpc-infer-thread-count": "4",
+    "grpc-infer-allocation-pool-size": "16",
+    "grpc-max-response-pool-size": "16",
+    "grpc-use-ssl": "false",
+    "grpc-use-ssl-mutual": "false",
+    "grpc-server-cert": "c.pem",
+    "grpc-server-key": "k.pem",
+    "grpc-root-cert": "r.pem",
+    "grpc-infer-response-compression-level": "high",
+    "grpc-keepalive-time": "1000",
+    "grpc-keepalive-timeout": "1000",
+    "grpc-keepalive-permit-without-calls": "1",
+    "grpc-http2-max-pings-without-data": "3",
+    "grpc-http2-min-recv-ping-interval-without-data": "1000",
+    "grpc-http2-max-ping-strikes": "4",
+    "grpc-max-connection-age": "1000",
+    "grpc-max-connection-age-grace": "1000",
+    "grpc-restricted-protocol": "health:k=v",
+    "log-verbose": "1",
+    "log-info": "false",
+    "log-warning": "false",
+    "log-error": "false",
+    "log-format": "ISO8601",
+    "log-file": "naiad.log",
+    "allow-sagemaker": "true",
+    "sagemaker-port": "8080",
+    "sagemaker-safe-port-range": "1000-2000",
+    "sagemaker-thread-count": "8",
+    "allow-vertex-ai": "false",
+    "vertex-ai-port": "8080",
+    "vertex-ai-thread-count": "8",
+    "vertex-ai-default-model": "m",
+    "allow-metrics": "false",
+    "allow-gpu-metrics": "false",
+    "allow-cpu-metrics": "false",
+    "metrics-address": "::1",
+    "metrics-port": "8102",
+    "metrics-interval-ms": "1000",
+    "metrics-config": "summary_latencies=true",
+    "trace-config": "rate=1",
+    "trace-file": "t.json",
+    "trace-level": "OFF",
+    "trace-rate": "10",
+    "trace-count": "10",
+    "trace-log-frequency": "10",
+    "backend-directory": "/opt/tritonserver/backends",
+    "backend-config": "onnxruntime,default-max-batch-size=8",
+    "repoagent-directory": "/opt/tritonserver/repoagents",
+    "cache-config": "local,size=1048576",
+    "cache-directory": "/opt/tritonserver/caches",
+    "response-cache-byte-size": "1048576",
+    "rate-limit": "execution_count",
+    "rate-limit-resource": "R1:4",
+    "pinned-memory-pool-byte-size": "268435456",
+    "cuda-memory-pool-byte-size": "0:67108864",
+    "cuda-virtual-address-size": "0:1",
+    "min-supported-compute-capability": "6.0",
+    "buffer-manager-thread-count": "2",
+    "host-policy": "gpu_0,numa-node=0",
+    "model-load-gpu-limit": "0:0.8",
+    "allow-client-shm": "true",
+    "strict-model-config": "false",
+}
 
 
 def parse(*arguments: str, environment: Mapping[str, str] = NOTHING) -> Settings:
@@ -295,14 +366,39 @@ def test_ports_that_the_system_chooses_do_not_collide() -> None:
 
 
 def test_tritons_other_options_are_taken() -> None:
-    arguments = [f"--{option.name}=false" for option in INERT_OPTIONS]
+    arguments = [f"--{option.name}={TRITON_OPTIONS[option.name]}" for option in INERT_OPTIONS]
     assert parse("models", *arguments).inert == tuple(option.name for option in INERT_OPTIONS)
 
 
-def test_all_options_of_triton_are_known() -> None:
-    names = set(TRITON_OPTIONS.split())
-    known = {name for option in OPTIONS for name in option.names}
-    assert names <= known
+# Those that only make sense together with others.
+WITH = {"load-model": ["--model-control-mode=explicit"]}
+
+
+@pytest.mark.parametrize("name", TRITON_OPTIONS)
+@pytest.mark.parametrize("command", [NAIAD_SERVE, TRITONSERVER], ids=lambda command: command.name)
+def test_every_option_of_triton_in_both_spellings(command: Command, name: str) -> None:
+    value = TRITON_OPTIONS[name]
+    others = ["--model-repository=m", *WITH.get(name, [])]
+    settings = parse_arguments([*others, f"--{name}={value}"], NOTHING, command)
+    assert parse_arguments([*others, f"--{name}", value], NOTHING, command) == settings
+    (option,) = [option for option in OPTIONS if name in option.names]
+    assert (option.name in settings.inert) == option.is_inert
+    if not option.is_inert and value not in {"false", "OFF"}:
+        assert settings != parse_arguments(others, NOTHING, command)
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("--http-thread-count=many", "expected a whole number, got 'many'"),
+        ("--grpc-infer-thread-count=1", "expected a number from 2 to 128, got 1"),
+        ("--allow-gpu-metrics=perhaps", "expected true or false, got 'perhaps'"),
+        ("--vertex-ai-port=-1", "expected a number from 0 to 65535, got -1"),
+        ("--min-supported-compute-capability=new", "expected a number, got 'new'"),
+    ],
+)
+def test_values_without_effect_are_read_all_the_same(argument: str, text: str) -> None:
+    assert text in refusal("models", argument)
 
 
 def test_every_setting_but_the_inert_list_has_its_option() -> None:
