@@ -100,6 +100,7 @@ class ModelEntry:
         is_explicit: it was asked for by itself, and not only as the step of an ensemble.
         steps: of an ensemble, the models that it calls, or would if it could be loaded.
         suspended: what an ensemble served until a step went away, and will when it is back.
+        is_resting: suspended because somebody unloaded a step, so nothing is wrong with it.
     """
 
     __slots__ = (
@@ -108,6 +109,7 @@ class ModelEntry:
         "has_config",
         "id",
         "is_explicit",
+        "is_resting",
         "is_wanted",
         "latest",
         "lock",
@@ -130,6 +132,7 @@ class ModelEntry:
         self.is_explicit = False
         self.steps: Steps = {}
         self.suspended: ModelPlan | None = None
+        self.is_resting = False
         # Loads and unloads of one model follow each other; those of different models don't wait.
         self.lock = asyncio.Lock()
 
@@ -156,7 +159,8 @@ class ModelEntry:
 
     def is_ready(self) -> bool:
         """Whether every version is where it should be: none on its way, none missing."""
-        if self.is_wanted and self.failure is not None and self.latest is None:
+        is_failed = self.failure is not None and self.latest is None
+        if self.is_wanted and is_failed and not self.is_resting:
             return False
         for known in self.versions.values():
             if known.state is ModelState.READY:
@@ -307,7 +311,7 @@ class Lifecycle:
             if stamp is not None:
                 self._register(entry)
             entry.stamp = stamp
-            entry.is_wanted = True
+            entry.is_wanted, entry.is_resting = True, False
             try:
                 plan = await asyncio.to_thread(self._loader.plan, model, override)
             except Exception as error:  # a disk can fail in any way
@@ -517,6 +521,10 @@ class Lifecycle:
         if followed:
             await self._follow(followed)
 
+    def _is_unloaded(self, step: ModelId | None) -> bool:
+        entry = None if step is None else self.entries.get(step)
+        return entry is not None and (entry.is_resting or not entry.is_wanted)
+
     async def _reload_ensemble(self, entry: ModelEntry, changed: set[ModelId]) -> bool:
         """Build an ensemble anew over its steps; False where the change is none of its own."""
         async with entry.lock:
@@ -539,9 +547,10 @@ class Lifecycle:
                 _log.warning("ensemble '%s' stops: %s", entry.id, error.message)
                 entry.failure = error
                 entry.plan, entry.suspended = None, plan
+                entry.is_resting = any(self._is_unloaded(step) for step in steps.values())
                 self._retire(entry, list(entry.versions))
             else:
-                entry.suspended = None
+                entry.suspended, entry.is_resting = None, False
             return True
 
     async def _load_plan(self, entry: ModelEntry, plan: ModelPlan) -> None:
@@ -761,7 +770,7 @@ class Lifecycle:
         await model.retire()
         if known is not None and known.state is ModelState.UNLOADING:
             known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
-            _log.info("successfully unloaded '%s' version %d", model.name, model.version)
+        _log.info("successfully unloaded '%s' version %d", model.name, model.version)
 
 
 def _is_unchanged(plan: ModelPlan, override: Override, stamp: FolderStamp | None) -> bool:

@@ -159,7 +159,7 @@ async def test_an_ensemble_stops_with_its_step_and_comes_back_with_it(engine: En
     await until_unloaded(engine, "both", "two")
     with pytest.raises(NotFoundError, match="depends on 'two' which has no loaded version"):
         engine.find("both")
-    assert not engine.is_ready()  # somebody asked for it, and nobody took that back
+    assert engine.is_ready()  # as after any unload; Triton sees it so, too
     await load(engine, "two")
     assert engine.is_ready()
     assert values(await infer(engine, "both")) == {"OUT": [3]}
@@ -258,6 +258,10 @@ async def test_a_step_is_unloaded_after_the_ensembles_that_are_loading_on_it(
     await engine.unload_model("slow", unload_dependents=False)
     await loading
     assert [engine.is_model_ready(name) for name in ("slow", "inner", "outer")] == [False] * 3
+    # Somebody wanted it so.
+    assert engine.is_ready()
+    with pytest.raises(NotFoundError, match="ensemble 'outer' depends on 'inner'"):
+        engine.find("outer")
     await load(engine, "slow")
     assert values(await infer(engine, "outer")) == {"OUT": [3]}
 
