@@ -98,13 +98,21 @@ class Answer:
 class Peer:
     """The client's half of a connection to a server that has no socket."""
 
-    def __init__(self, context: ConnectionContext, settings: dict[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        context: ConnectionContext,
+        settings: dict[int, int] | None = None,
+        *,
+        grants_windows: bool = True,
+    ) -> None:
         self.connection = Connection(context)
         self.transport = FakeTransport()
         self.h2 = ngh2.Connection(
             ngh2.Role.CLIENT,
             ngh2.Configuration(
-                peer_max_concurrent_streams=10_000, max_send_header_block_length=1 << 20
+                auto_window_update=grants_windows,
+                peer_max_concurrent_streams=10_000,
+                max_send_header_block_length=1 << 20,
             ),
         )
         self.h2.initiate_connection(settings or {})

@@ -1,9 +1,12 @@
 """The open connections of one server, and the wait for the last of them."""
 
 import asyncio
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 ConnectionT = TypeVar("ConnectionT")
+
+DEFAULT_MAX_CONNECTIONS: Final = 10_000
+DEFAULT_MAX_IDLE_MS: Final = 3_600_000
 
 
 class OpenConnections(Generic[ConnectionT]):
@@ -20,6 +23,11 @@ class OpenConnections(Generic[ConnectionT]):
         self.loop = loop
         self.connections: set[ConnectionT] = set()
         self._waiters: list[asyncio.Future[None]] = []
+
+    def add(self, connection: ConnectionT, limit: int) -> bool:
+        """A connection is made; returns whether there may be so many, of which 0 sets no limit."""
+        self.connections.add(connection)
+        return not limit or len(self.connections) <= limit
 
     def remove(self, connection: ConnectionT) -> None:
         """A connection is closed."""

@@ -145,10 +145,12 @@ def _refuse_repeated_inputs(
 
 
 def _refuse_pairs(pairs: list[tuple[str, Any]], signature: ModelSignature) -> None:
-    keys = [key for key, _ in pairs if key in signature.inputs]
-    for key in keys:
-        if keys.count(key) > 1:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
             raise _repeated(key)
+        if key in signature.inputs:
+            seen.add(key)
 
 
 def _repeated(name: str) -> InvalidArgumentError:

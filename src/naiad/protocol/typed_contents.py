@@ -6,6 +6,7 @@ refused, where Triton lets 300 wrap around in INT8.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -39,14 +40,18 @@ _FIELDS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
     }
 )
 _BYTES_FIELD: Final = 8
+_BYTES_TAG: Final = _BYTES_FIELD << 3 | LENGTH
+# Whose length is one byte.
+_MAX_SHORT_BYTES: Final = 0x7F
 # Datatypes that have no field of their own and use a wider one.
 _WIDENED: Final[Mapping[str, str]] = MappingProxyType(
     {"INT8": "INT32", "INT16": "INT32", "UINT8": "UINT32", "UINT16": "UINT32"}
 )
 # What takes about a millisecond: fields, bytes of numbers, bytes to copy.
-_STEP_FIELDS: Final = 1024
+_STEP_FIELDS: Final = 256
 _STEP_VARINT_BYTES: Final = 16 << 10
 _STEP_COPY_BYTES: Final = 1 << 20
+_STEP_BYTES: Final = 16 << 10
 _MAX_VARINT_BYTES: Final = 10
 
 
@@ -112,13 +117,34 @@ class _Collected:
 
     def read(self) -> Steps:
         """Collect, pausing now and then."""
-        fields = read_fields(self._contents, 0, len(self._contents))
-        for index, field in enumerate(fields, 1):
-            self._take(field)
-            if index % _STEP_FIELDS == 0:
-                yield
+        contents = self._contents
+        position = 0
+        while position < len(contents):
+            position = self._take_short_elements(position)
+            fields = read_fields(contents, position, len(contents))
+            for field in islice(fields, _STEP_FIELDS):
+                self._take(field)
+                position = field.end
+            yield
         if self.elements:
             self.pieces[_BYTES_FIELD] = []
+
+    def _take_short_elements(self, position: int) -> int:
+        """Take BYTES elements, up to the first that is long; returns where to go on.
+
+        There may be millions of them, which are no business of a reader of any field.
+        """
+        data = self._contents[position : position + _STEP_BYTES].tobytes()
+        append = self.elements.append
+        start = 0
+        last = len(data) - 1
+        while start < last and data[start] == _BYTES_TAG:
+            end = start + 2 + data[start + 1]
+            if data[start + 1] > _MAX_SHORT_BYTES or end > len(data):
+                break
+            append(data[start + 2 : end])
+            start = end
+        return position + start
 
     def _take(self, field: Field) -> None:
         data = self._contents[field.content : field.end]

@@ -150,7 +150,7 @@ class InferRequestDecoder:
         raw_index = 0
         for entry in message.inputs:
             if entry.name in inputs:
-                raise _twice(message.request_id, entry.name)
+                raise _twice(message.request_id, "input", entry.name)
             if entry.plain_bytes >= 0 and raw_index < len(raw_contents):
                 buffer, offset, size = raw_contents[raw_index]
                 raw_index += 1
@@ -201,9 +201,11 @@ class InferRequestDecoder:
         return self._regions.view(name, offset, byte_size)
 
     def _decode_outputs(self, message: InferMessage, request: InferRequest) -> RequestedOutputs:
-        # An output that is named twice is computed once, as by Triton.
-        names = dict.fromkeys(entry.name for entry in message.outputs)
-        request.output_names = tuple(names)
+        names = tuple(entry.name for entry in message.outputs)
+        if len(set(names)) < len(names):
+            name = next(name for index, name in enumerate(names) if name in names[:index])
+            raise _twice(message.request_id, "output", name)
+        request.output_names = names
         if all(entry.parameters is None for entry in message.outputs):
             return ALL_AS_BINARY
         by_name = {
@@ -386,9 +388,9 @@ class _InputSource:
         return f"[request id: {self._request_id or '<id_unknown>'}] "
 
 
-def _twice(request_id: str, name: str) -> InvalidArgumentError:
+def _twice(request_id: str, what: str, name: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"[request id: {request_id or '<id_unknown>'}] input '{name}' already exists in request"
+        f"[request id: {request_id or '<id_unknown>'}] {what} '{name}' already exists in request"
     )
 
 

@@ -23,6 +23,7 @@ from naiad.access.restricted_apis import (
 from naiad.engine.engine import ModelControlMode
 from naiad.errors import InvalidArgumentError
 from naiad.frontends.grpc.options import MAX_MESSAGE_BYTES
+from naiad.frontends.open_connections import DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_IDLE_MS
 from naiad.frontends.tls import Tls
 from naiad.inference.trace import TraceLevel
 from naiad.protocol.forwarded_headers import compile_forward_pattern
@@ -348,6 +349,26 @@ class Settings:
             Group.HTTP,
         ),
     ] = 2 << 30
+    http_max_connections: Annotated[
+        int,
+        Option(
+            "http-max-connections",
+            integer(0),
+            "COUNT",
+            "Connections at a time; 0 for any number.",
+            Group.HTTP,
+        ),
+    ] = DEFAULT_MAX_CONNECTIONS
+    http_max_connection_idle: Annotated[
+        int,
+        Option(
+            "http-max-connection-idle",
+            integer(0),
+            "MS",
+            "Time without a request after which a connection is closed; 0 for none.",
+            Group.HTTP,
+        ),
+    ] = DEFAULT_MAX_IDLE_MS
 
     http_use_ssl: Annotated[
         bool,
@@ -585,6 +606,26 @@ class Settings:
             Group.GRPC,
         ),
     ] = 2
+    grpc_max_connections: Annotated[
+        int,
+        Option(
+            "grpc-max-connections",
+            integer(0),
+            "COUNT",
+            "Connections at a time; 0 for any number.",
+            Group.GRPC,
+        ),
+    ] = DEFAULT_MAX_CONNECTIONS
+    grpc_max_connection_idle: Annotated[
+        int,
+        Option(
+            "grpc-max-connection-idle",
+            integer(0),
+            "MS",
+            "Time without a call after which a client is asked to connect anew; 0 for none.",
+            Group.GRPC,
+        ),
+    ] = DEFAULT_MAX_IDLE_MS
     grpc_max_connection_age: Annotated[
         int,
         Option(

@@ -784,6 +784,37 @@ async def test_a_request_that_does_not_arrive_in_time(sent: bytes) -> None:
 
 
 @pytest.mark.slow
+async def test_a_connection_that_is_idle_for_long_is_closed() -> None:
+    async with running(max_idle_ms=60_000) as run:
+        run.engine.holds = True
+        busy = await run.connect()
+        busy.request("POST", INFER, infer_body(1.5))
+        idle = await run.connect()
+        idle.request("GET", "/v2/health/live")
+        await idle.answer()
+        new = await run.connect()
+        run.engine.now += 61 * SECOND
+        assert await idle.closed()
+        assert await new.closed()
+        run.engine.release()
+        assert (await busy.answer())[0] == 200
+
+
+async def test_one_connection_too_many() -> None:
+    async with running(max_connections=1) as run:
+        first = await run.connect()
+        first.request("GET", "/v2/health/live")
+        assert (await first.answer())[0] == 200
+        second = await run.connect()
+        status, headers, body = await second.answer()
+        assert (status, headers["Connection"]) == (503, "close")
+        assert b"the server has 1 connections, the most that it takes" in body
+        assert await second.closed()
+        first.request("GET", "/v2/health/live")
+        assert (await first.answer())[0] == 200
+
+
+@pytest.mark.slow
 async def test_an_idle_connection_is_kept() -> None:
     async with running(read_timeout_s=5) as run:
         client = await run.connect()

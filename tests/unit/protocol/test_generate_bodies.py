@@ -307,3 +307,15 @@ def test_strings_come_back_as_one_event_without_line_breaks(texts: list[str]) ->
 
 def test_the_empty_comment_is_no_event() -> None:
     assert all(line == b"" or line.startswith(b":") for line in EMPTY_COMMENT.split(b"\n"))
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b'{"A":1,"B":2,"A":3,"B":4}', "A"),
+        (b'{"A":1,"B":2,"B":3,"A":4}', "B"),
+    ],
+)
+def test_of_several_repeated_inputs_the_first_repetition_is_told(body: bytes, name: str) -> None:
+    model = ModelSignature("m", 0, [TensorSpec(key, FP32, (1,)) for key in "AB"], ())
+    assert refusal(body, model) == f"input '{name}' already exists in request"

@@ -291,9 +291,14 @@ def test_shared_memory_and_typed_contents() -> None:
 
 
 def test_outputs_by_name() -> None:
-    request, outputs, _ = decode(message(outputs=[output("B"), output("A"), output("B")]))
+    request, outputs, _ = decode(message(outputs=[output("B"), output("A")]))
     assert request.output_names == ("B", "A")
     assert outputs is ALL_AS_BINARY
+
+
+def test_an_output_that_is_asked_for_twice() -> None:
+    twice = refusal(message(outputs=[output("B"), output("A"), output("B")]))
+    assert twice.message == LABEL + "output 'B' already exists in request"
 
 
 def test_output_options() -> None:

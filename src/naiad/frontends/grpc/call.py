@@ -16,7 +16,7 @@ import numpy as np
 from naiad.errors import NaiadError
 from naiad.frontends.grpc import compression
 from naiad.frontends.grpc.call_headers import find_metadata
-from naiad.frontends.grpc.h2 import Headers
+from naiad.frontends.grpc.h2 import ErrorCode, Headers
 from naiad.frontends.grpc.status import OK_TRAILERS, StatusCode, code_of, format_trailers
 from naiad.protocol.infer_message import find_raw_contents
 from naiad.protocol.json_text import Buffer
@@ -72,6 +72,7 @@ class Call:
         "_connection",
         "_deadline",
         "_filled",
+        "_given_bytes",
         "_has_responded",
         "_is_ended",
         "_is_held",
@@ -80,6 +81,8 @@ class Call:
         "_prefix",
         "_receiver",
         "_stream_id",
+        "_stuck_since_ns",
+        "_taken_bytes",
         "_to_pack",
         "_trailers",
         "_unary_message",
@@ -130,6 +133,11 @@ class Call:
         self._has_responded = False
         self._outgoing: deque[Buffer] | None = None
         self._unsent_bytes = 0
+        # Of all that was to be sent, and what the client's window had let through when that was
+        # last looked at.
+        self._given_bytes = 0
+        self._taken_bytes = -1
+        self._stuck_since_ns = 0
         self._to_pack: deque[Sequence[Buffer]] = deque()
         self._trailers: Headers | None = None
 
@@ -474,6 +482,7 @@ class Call:
         if packs:
             self._pack(parts, size)
             return
+        self._given_bytes += size + _PREFIX_BYTES
         prefix = b"\0%b" % size.to_bytes(4, "big")
         if (
             size <= _PIECE_BYTES
@@ -518,6 +527,7 @@ class Call:
             self._pack_next()
 
     def _enqueue_packed(self, packed: bytes) -> None:
+        self._given_bytes += len(packed) + _PREFIX_BYTES
         prefix = b"\1%b" % len(packed).to_bytes(4, "big")
         self._enqueue((prefix, packed), len(packed) + _PREFIX_BYTES)
 
@@ -623,14 +633,32 @@ class Call:
             self.fail(StatusCode.UNAVAILABLE, SHUTTING_DOWN)
 
     def check_time(self, now_ns: int) -> None:
-        """Refuse a message that takes too long to arrive."""
+        """Refuse a message that takes too long to arrive, and give up an answer that is not taken.
+
+        Called about once a second.
+        """
+        options = self._connection.context.options
+        unsent = self._unsent_bytes + self._connection.session.unsent_bytes(self._stream_id)
+        taken = self._given_bytes - unsent
+        if unsent == 0 or taken != self._taken_bytes:
+            self._taken_bytes = taken
+            self._stuck_since_ns = now_ns
+        elif (now_ns - self._stuck_since_ns) / 1e9 > options.write_timeout_s:
+            self._abandon()
+            return
         if self.since_ns == 0 or self._is_held:
             return
-        options = self._connection.context.options
         waited_s = (now_ns - self.since_ns) / 1e9
         if waited_s > options.read_timeout_s + self._filled / options.min_read_bytes_per_s:
             self._give_up()
             self.fail(StatusCode.DEADLINE_EXCEEDED, "the request did not arrive in time")
+
+    def _abandon(self) -> None:
+        """Nobody takes the answer: the client grants no window for it."""
+        _LOGGER.info("call ended: the client takes nothing more of its answer")
+        self._connection.session.reset(self._stream_id, ErrorCode.CANCEL)
+        self.lose()
+        self._connection.flush()
 
 
 def _allocate(length: int, offset: int) -> memoryview:

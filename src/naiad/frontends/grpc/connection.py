@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_answered",
         "_calls",
         "_draining_since_ns",
         "_idle_frames",
@@ -74,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         "_unfinished",
         "_unsent_bytes",
         "_unwritten_bytes",
+        "_used_ns",
         "_waiting",
         "context",
         "heard_ns",
@@ -88,6 +90,10 @@ class Connection(asyncio.BufferedProtocol):
         self._calls: dict[int, Call] = {}
         # Streams that are answered while the client still sends.
         self._unfinished: set[int] = set()
+        # Streams that are answered and not closed: how much of the answer the client's window kept
+        # back when that was last looked at, and since when it is so much.
+        self._answered: dict[int, tuple[int, int]] = {}
+        self._used_ns = context.now_ns()
         self._senders: dict[Call, None] = {}
         self._waiting: list[Call] = []
         self._unsent_bytes = 0
@@ -112,13 +118,16 @@ class Connection(asyncio.BufferedProtocol):
         """Take the transport, join the server's connections, and send our settings."""
         self._transport = cast("asyncio.Transport", transport)
         self.session = Http2Session(self.context.limits, self)
-        self.context.connections.add(self)
+        is_one_too_many = not self.context.add(self, self.context.options.max_connections)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self.flush()
+        if is_one_too_many:
+            self._terminate(ErrorCode.ENHANCE_YOUR_CALM, b"the server has too many connections")
+        else:
+            self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the kernel writes next."""
@@ -184,6 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         method = context.methods.get(path, _UNKNOWN)
         call = Call(self, stream_id, method, headers, is_ended=is_ended)
         self._calls[stream_id] = call
+        self._used_ns = self.heard_ns
         if method is _UNKNOWN:
             call.fail(
                 StatusCode.UNIMPLEMENTED,
@@ -240,6 +250,7 @@ class Connection(asyncio.BufferedProtocol):
         call = self._calls.get(stream_id)
         if call is not None:
             call.lose()
+        self._answered.pop(stream_id, None)
         if error_code != ErrorCode.NO_ERROR:
             self._resets += 1
             if self._resets > _RESET_BURST:
@@ -294,6 +305,7 @@ class Connection(asyncio.BufferedProtocol):
         call = self._calls.pop(stream_id, None)
         if call is not None:
             self._senders.pop(call, None)
+            self._answered[stream_id] = (0, 0)
         if not is_ended:
             self._unfinished.add(stream_id)
         if not self._is_accepting and not self._calls:
@@ -415,6 +427,8 @@ class Connection(asyncio.BufferedProtocol):
             call.check_time(now_ns)
         if self._is_write_paused:
             self._check_progress(now_ns)
+        elif self._answered:
+            self._check_answered(now_ns)
         if self._draining_since_ns:
             self._check_draining(now_ns)
         else:
@@ -429,9 +443,27 @@ class Connection(asyncio.BufferedProtocol):
         elif (now_ns - self._paused_since_ns) / _S > self.context.options.write_timeout_s:
             self._transport.abort()
 
+    def _check_answered(self, now_ns: int) -> None:
+        """Reset streams whose client grants no window for the answer."""
+        limit_ns = self.context.options.write_timeout_s * _S
+        for stream_id, (unsent, since_ns) in tuple(self._answered.items()):
+            left = self.session.unsent_bytes(stream_id)
+            if not since_ns or left < unsent:
+                self._answered[stream_id] = (left, now_ns)
+            elif now_ns - since_ns > limit_ns:
+                _LOGGER.info("stream reset: the client takes nothing more of its answer")
+                self.session.reset(stream_id, ErrorCode.CANCEL)
+                self.flush()
+
     def _check_age(self, now_ns: int) -> None:
-        age_ms = self.context.options.max_connection_age_ms
-        if age_ms and now_ns - self._made_ns > age_ms * _MS:
+        options = self.context.options
+        if self._calls:
+            self._used_ns = now_ns
+        idle_ns = now_ns - self._used_ns
+        age_ms = options.max_connection_age_ms
+        if (age_ms and now_ns - self._made_ns > age_ms * _MS) or (
+            options.max_idle_ms and idle_ns > options.max_idle_ms * _MS
+        ):
             self.drain()
 
     def _check_draining(self, now_ns: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from naiad.access.restricted_apis import RestrictedApis
+from naiad.frontends.open_connections import DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_IDLE_MS
 from naiad.frontends.tls import Tls
 
 # What gRPC's own libraries can send at all: lengths are signed 32-bit numbers there.
@@ -47,6 +48,8 @@ class GrpcOptions:
         keepalive: pings.
         max_connection_age_ms: after which a client is asked to connect anew; 0 for never.
         max_connection_age_grace_ms: for its calls to end then; 0 for any time.
+        max_connections: open at a time; 0 for any number.
+        max_idle_ms: without a call, after which a client is asked to connect anew; 0 for never.
         compression_level: of inference responses, 1 to 9 as zlib's; 0 for none.
         header_forward_pattern: metadata whose key has a match become request parameters.
         restrictions: methods that need a secret in their metadata.
@@ -54,7 +57,8 @@ class GrpcOptions:
         read_timeout_s: for a message to arrive, once its first byte is there, on top of what a
             client of the slowest accepted speed needs.
         min_read_bytes_per_s: that speed.
-        write_timeout_s: for a client's machine to take some more of what is sent.
+        write_timeout_s: for a client's machine, or the client by its window, to take some more of
+            what is sent.
         backlog: connections that the kernel keeps while the loop is busy.
     """
 
@@ -68,6 +72,8 @@ class GrpcOptions:
     keepalive: Keepalive = Keepalive()
     max_connection_age_ms: int = 0
     max_connection_age_grace_ms: int = 0
+    max_connections: int = DEFAULT_MAX_CONNECTIONS
+    max_idle_ms: int = DEFAULT_MAX_IDLE_MS
     compression_level: int = 0
     header_forward_pattern: re.Pattern[str] | None = None
     restrictions: RestrictedApis = field(default_factory=RestrictedApis)

@@ -78,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent",
         "_unsent_reserved",
         "_unwritten",
+        "_used_ns",
     )
 
     _transport: asyncio.Transport
@@ -100,6 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._probe: asyncio.TimerHandle | None = None
         self._since_ns = 0
+        # When the last request was here.
+        self._used_ns = 0
         self._unsent = 0
         self._unsent_reserved = 0
         # What is left of a large answer.
@@ -110,7 +113,17 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport and join the server's connections."""
         self._transport = cast("asyncio.Transport", transport)
-        self._context.connections.add(self)
+        context = self._context
+        self._used_ns = context.now_ns()
+        limit = context.options.max_connections
+        if not context.add(self, limit):
+            self._refuse(
+                error_response(
+                    503,
+                    f"the server has {limit} connections, the most that it takes. Use "
+                    "--http-max-connections to increase the limit.",
+                )
+            )
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the kernel writes next: the rest of a body, or the shared buffer."""
@@ -363,7 +376,8 @@ class Connection(asyncio.BufferedProtocol):
         since_ns = self._since_ns
         self._since_ns = 0
         self._head = head
-        exchange = Exchange(self, head, text, tail, self._context.now_ns())
+        self._used_ns = now_ns = self._context.now_ns()
+        exchange = Exchange(self, head, text, tail, now_ns)
         if since_ns:
             exchange.started_ns = since_ns
         self._exchange = exchange
@@ -546,9 +560,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def check_time(self, now_ns: int) -> None:
         """Cut off a client that is too slow; called about once a second."""
-        if self._since_ns == 0:
-            return
+        if self._exchange is not None:
+            self._used_ns = now_ns
         options = self._context.options
+        if self._since_ns == 0:
+            idle_ms = (now_ns - self._used_ns) / 1e6
+            if options.max_idle_ms and idle_ms > options.max_idle_ms:
+                self.drain()
+            return
         waited_s = (now_ns - self._since_ns) / 1e9
         if self._is_refused:
             if waited_s > options.linger_s:

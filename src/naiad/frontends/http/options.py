@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from naiad.frontends.open_connections import DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_IDLE_MS
 from naiad.frontends.rest.options import RestOptions
 from naiad.frontends.tls import Tls
 
@@ -21,6 +22,9 @@ class HttpOptions(RestOptions):
             client of the slowest accepted speed needs.
         min_read_bytes_per_s: that speed.
         write_timeout_s: for a client to take some more of an answer.
+        max_connections: open at a time; 0 for any number.
+        max_idle_ms: that a connection is kept for the next request; 0 for any time. Clients keep a
+            pool of them, and not all try again on a new one when it was closed.
         linger_s: how long a refused client may go on sending before it is cut off.
         backlog: connections that the kernel keeps while the loop is busy; Triton's number.
         tls: HTTPS in place of plain HTTP.
@@ -35,6 +39,8 @@ class HttpOptions(RestOptions):
     read_timeout_s: float = 30.0
     min_read_bytes_per_s: int = 16 << 10
     write_timeout_s: float = 60.0
+    max_connections: int = DEFAULT_MAX_CONNECTIONS
+    max_idle_ms: int = DEFAULT_MAX_IDLE_MS
     linger_s: float = 2.0
     backlog: int = 1024
     tls: Tls | None = None

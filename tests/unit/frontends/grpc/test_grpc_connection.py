@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import ngh2
 import pytest
 from tests.support.fake_engine import FakeEngine, identity_model
 from tests.support.grpc_peer import INFER, SERVER_LIVE, STREAM_INFER, Peer, frame
@@ -12,7 +13,7 @@ from tests.support.grpc_peer import INFER, SERVER_LIVE, STREAM_INFER, Peer, fram
 from naiad.frontends.byte_budget import ByteBudget
 from naiad.frontends.grpc.connection import Connection
 from naiad.frontends.grpc.context import ConnectionContext
-from naiad.frontends.grpc.h2 import Http2Limits
+from naiad.frontends.grpc.h2 import ErrorCode, Http2Limits
 from naiad.frontends.grpc.health import HealthHandlers
 from naiad.frontends.grpc.infer import InferHandler, InferProtocol
 from naiad.frontends.grpc.methods import index_methods
@@ -23,6 +24,7 @@ from naiad.protocol.pb.grpc_service import ModelInferRequest, ModelInferResponse
 S = 1_000_000_000
 ENHANCE_YOUR_CALM = 0xB
 PROTOCOL_ERROR = 0x1
+GO_AWAY = 0x7
 
 
 class Server:
@@ -30,7 +32,7 @@ class Server:
 
     def __init__(self, **options: Any) -> None:
         self.engine = FakeEngine(identity_model())
-        self.now = S
+        self.now = 1000 * S  # as on a machine that has been up for a while
         self.budget = ByteBudget(options.pop("budget_bytes", 1 << 30))
         self.options = GrpcOptions(**options)
         protocol = InferProtocol(self.engine, None)
@@ -50,8 +52,8 @@ class Server:
             lambda: self.now,
         )
 
-    def peer(self, settings: dict[int, int] | None = None) -> Peer:
-        return Peer(self.context, settings)
+    def peer(self, settings: dict[int, int] | None = None, *, grants_windows: bool = True) -> Peer:
+        return Peer(self.context, settings, grants_windows=grants_windows)
 
     def pass_time(self, peer: Peer, seconds: float) -> None:
         """A second after another, with the sweep in each."""
@@ -514,6 +516,80 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
     assert not peer.transport.closed
     server.pass_time(peer, 4)
     assert peer.transport.aborted
+
+
+async def test_an_idle_connection_is_asked_to_go() -> None:
+    server = Server(max_idle_ms=5000)
+    server.engine.holds = True
+    peer = server.peer()
+    peer.call(INFER, infer_request())
+    peer.exchange()
+    server.pass_time(peer, 20)
+    assert not peer.go_aways  # a call is under way
+    peer.h2.reset_stream(1)
+    peer.exchange()
+    server.pass_time(peer, 4)
+    assert not peer.go_aways
+    for _ in range(2):  # the second time because the client does not answer the ping
+        server.now += 2 * S
+        peer.connection.check_time(server.now)
+    await asyncio.sleep(0)
+    assert raw(GO_AWAY, 0, 0, bytes(8))[:5] in peer.transport.written
+    await asyncio.sleep(0)
+    assert peer.transport.closed
+
+
+async def test_one_connection_too_many() -> None:
+    server = Server(max_connections=1)
+    first, second = server.peer(), server.peer()
+    assert goodbye(second) == ErrorCode.ENHANCE_YOUR_CALM
+    second.connection.connection_lost(None)
+    assert (await first.ask(INFER, infer_request())).status == 0
+    first.connection.connection_lost(None)
+    third = server.peer()
+    assert (await third.ask(INFER, infer_request())).status == 0
+
+
+NO_WINDOW = {int(ngh2.Setting.INITIAL_WINDOW_SIZE): 0}
+
+
+@pytest.mark.parametrize("elements", [3, 100_000])
+async def test_an_answer_for_which_no_window_is_granted(elements: int) -> None:
+    server = Server(write_timeout_s=10)
+    peer = server.peer(NO_WINDOW)
+    answer = await peer.ask(INFER, infer_request(elements))
+    server.pass_time(peer, 9)
+    assert answer.reset_code is None
+    server.pass_time(peer, 4)
+    assert answer.reset_code == ErrorCode.CANCEL
+    assert server.budget.reserved_bytes == 0
+
+
+async def test_a_stream_for_which_no_window_is_granted() -> None:
+    server = Server(write_timeout_s=10)
+    peer = server.peer(NO_WINDOW)
+    stream_id = peer.begin(STREAM_INFER)
+    peer.h2.send_data(stream_id, frame(infer_request()))
+    await peer.settle()
+    server.pass_time(peer, 8)
+    peer.h2.send_data(stream_id, frame(infer_request()))
+    await peer.settle()
+    server.pass_time(peer, 4)  # that there is more now does not mean that anything was taken
+    assert peer.answers[stream_id].reset_code == ErrorCode.CANCEL
+
+
+async def test_a_slow_reader_of_a_stream_is_waited_for() -> None:
+    server = Server(write_timeout_s=10)
+    peer = server.peer(NO_WINDOW, grants_windows=False)
+    stream_id = peer.begin(STREAM_INFER)
+    peer.h2.send_data(stream_id, frame(infer_request(20)))
+    await peer.settle()
+    for turn in range(1, 6):
+        server.pass_time(peer, 8)
+        peer.h2.set_local_window_size(10 * turn, stream_id=stream_id)
+        peer.exchange()
+        assert len(peer.answers[stream_id].data) == 10 * turn
+    assert peer.answers[stream_id].reset_code is None
 
 
 # --- attacks -------------------------------------------------------------------------------------
