@@ -2,7 +2,8 @@
 
 Beside those of this package, an installed package may bring backends of its own as entry points of
 the group ``naiad.backends``: the name is what model configs call it, the value a class, or a
-function without arguments, that makes a `naiad.backends.base.Backend`.
+function without arguments, that makes a `naiad.backends.base.Backend`. And a folder may hold
+backends written as models of the Python backend: ``NAME/model.py``, as in Triton.
 """
 
 import functools
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast
 
@@ -76,9 +78,14 @@ _ADVICE: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class BackendRegistry:
-    """The backends of one server; each is made once, when it is first asked for."""
+    """The backends of one server; each is made once, when it is first asked for.
 
-    def __init__(self) -> None:
+    Args:
+        directory: with backends written in Python; None where there are none.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
         self._backends: dict[str, Backend] = {}
         # A name of this package can't be taken by another.
         self._installed = {
@@ -90,7 +97,8 @@ class BackendRegistry:
     @property
     def names(self) -> tuple[str, ...]:
         """Every backend that a model config may name."""
-        return tuple(sorted({*_ENTRIES, *self._installed}))
+        files = self._directory.glob("*/model.py") if self._directory is not None else ()
+        return tuple(sorted({*_ENTRIES, *self._installed, *(file.parent.name for file in files)}))
 
     @property
     def loaded_names(self) -> tuple[str, ...]:
@@ -98,8 +106,10 @@ class BackendRegistry:
         return tuple(sorted(self._backends))
 
     def module_name(self, name: str) -> str:
-        """Where a backend of `names` is, in Python's terms."""
-        return _ENTRIES[name].module if name in _ENTRIES else self._installed[name].module
+        """Where a backend of `names` is, in Python's terms, or its file."""
+        if name in _ENTRIES:
+            return _ENTRIES[name].module
+        return self._installed[name].module if name in self._installed else str(self._file(name))
 
     def get(self, name: str) -> Backend:
         """The backend ``name``, imported now if it wasn't yet; that may take seconds.
@@ -135,11 +145,23 @@ class BackendRegistry:
             return make_in_process(name)
         if name in self._installed:
             return _create_installed(self._installed[name])
+        file = self._file(name)
+        if file is not None:
+            module = importlib.import_module(_ENTRIES["python"].module)
+            return cast("Backend", module.PythonBackend(file))
         advice = _ADVICE.get(name, f"Available backends: {', '.join(self.names)}")
         raise InvalidArgumentError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the "
             f"model configuration. {advice}"
         )
+
+    def _file(self, name: str) -> Path | None:
+        """Of a backend written in Python."""
+        # A name is of the config's choice, and must not lead elsewhere.
+        if self._directory is None or Path(name).name != name:
+            return None
+        file = self._directory / name / "model.py"
+        return file if file.is_file() else None
 
 
 def make_in_process(name: str) -> Backend:

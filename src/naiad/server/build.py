@@ -97,7 +97,7 @@ def build_server(
     Raises:
         NaiadError: settings that can't be followed here.
     """
-    backends = BackendRegistry()
+    backends = BackendRegistry(settings.backend_directory)
     engine = _build_engine(settings, clock, apply_log_settings, backends)
     budget = _build_budget(settings)
     http = HttpServer(engine, _http_options(settings), budget) if settings.allow_http else None
@@ -112,7 +112,9 @@ def build_application(
 
     Args and errors are those of ``build_server``.
     """
-    engine = _build_engine(settings, clock, apply_log_settings, BackendRegistry())
+    engine = _build_engine(
+        settings, clock, apply_log_settings, BackendRegistry(settings.backend_directory)
+    )
     return engine, AsgiApplication(engine, _http_options(settings), _build_budget(settings))
 
 

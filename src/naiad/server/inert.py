@@ -44,7 +44,6 @@ _OPTIONS: Final[Mapping[Group, Mapping[str, Callable[[str], Any]]]] = MappingPro
             "vertex-ai-thread-count": _COUNT,
             "vertex-ai-default-model": parse_text,
         },
-        Group.BACKEND: {"backend-directory": parse_text},
         Group.CACHE: {"repoagent-directory": parse_text, "cache-directory": parse_text},
         Group.MEMORY: {
             "pinned-memory-pool-byte-size": _COUNT,

@@ -800,6 +800,17 @@ class Settings:
         ),
     ] = ()
 
+    backend_directory: Annotated[
+        Path | None,
+        Option(
+            "backend-directory",
+            Path,
+            "FOLDER",
+            "Backends written in Python: FOLDER/NAME/model.py runs all models of backend NAME.",
+            Group.BACKEND,
+        ),
+    ] = None
+
     allow_client_shm: Annotated[
         bool,
         Option(

@@ -17,9 +17,15 @@ _FORBIDDEN = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
 class PythonBackend:
-    """Runs every instance of a model in a process of its own."""
+    """Runs every instance of a model in a process of its own.
 
-    def __init__(self) -> None:
+    Args:
+        shared_file: the ``model.py`` of all models, where the backend is one written in Python;
+            None where each model has its own.
+    """
+
+    def __init__(self, shared_file: Path | None = None) -> None:
+        self._shared_file = shared_file
         self._environments = Environments()
 
     def complete_config(self, source: ModelSource) -> None:
@@ -29,7 +35,9 @@ class PythonBackend:
             NaiadError: it failed, or speaks against the config.
         """
         options = read_options(source)
-        arguments = start_arguments(source, completion_place(source), _model_file(source))
+        arguments = start_arguments(
+            source, completion_place(source), _model_file(source, self._shared_file)
+        )
         complete_in_process(
             source.config, arguments, options, self._environments.find(options.environment)
         )
@@ -41,7 +49,9 @@ class PythonBackend:
             NaiadError: there is none, or its environment can't be used.
         """
         options = read_options(source)
-        return PythonModel(source, _model_file(source), options, self._environments)
+        return PythonModel(
+            source, _model_file(source, self._shared_file), options, self._environments
+        )
 
 
 class PythonModel:
@@ -83,12 +93,14 @@ class PythonModel:
         """Nothing is held."""
 
 
-def _model_file(source: ModelSource) -> Path:
+def _model_file(source: ModelSource, shared_file: Path | None) -> Path:
     if not _FORBIDDEN.isdisjoint(source.name):
         raise InvalidArgumentError(
             "Invalid stub name: contains invalid characters; models of the Python backend have "
             "names of letters, digits, '-', '_' and '.'"
         )
+    if shared_file is not None:
+        return shared_file
     path = source.version_directory / (source.config.default_model_filename or "model.py")
     if not path.is_file():
         raise InternalError(f"Python model file not found in '{path}'")
