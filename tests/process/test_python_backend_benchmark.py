@@ -14,7 +14,13 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "python_backend.py"
 
 def test_the_benchmark_of_python_models_runs(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    options = ["--seconds=1", "--connections=2", "--generator=python", f"--json={figures}"]
+    options = [
+        "--seconds=1",
+        "--rounds=1",
+        "--connections=2",
+        "--generator=python",
+        f"--json={figures}",
+    ]
     ended = subprocess.run(
         [sys.executable, SCRIPT, *options], capture_output=True, text=True, timeout=100, check=False
     )
