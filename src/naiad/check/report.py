@@ -1,9 +1,11 @@
 """What a check found, as values, as text for people, as JSON and as JUnit XML for machines."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+from typing import Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from rich import box
@@ -13,6 +15,8 @@ from rich.text import Text
 
 from naiad.check.trial import Run
 from naiad.model_config.diagnose import Finding, format_finding
+
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class ExitCode(IntEnum):
@@ -133,7 +137,8 @@ class Report:
                 failure.text = "\n".join(_lines(finding))
             if model.could_not_run:
                 SubElement(case, "skipped", message=model.could_not_run)
-        text = tostring(suite, encoding="unicode")
+        # XML has no way to write most control characters, and a model's error may hold any.
+        text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", tostring(suite, encoding="unicode"))
         return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.support.repository_builder import RepositoryBuilder, add_model, mlp_model
 
 import naiad
-from naiad.check.report import ExitCode, ModelReport, Report, print_report
+from naiad.check.report import ExitCode, ModelReport, Report, ReportedFinding, print_report
 from naiad.check.repository import CheckOptions, check_repository
 from naiad.errors import InvalidArgumentError, NotFoundError
 
@@ -272,3 +272,22 @@ def test_places_and_blocks_are_never_wrapped(broken: Path, width: int) -> None:
     for finding in report.models[0].findings:
         assert finding.place() in lines
         assert all(f"  {line}" in lines for line in finding.block.splitlines())
+
+
+def test_junit_is_xml_whatever_a_model_says() -> None:
+    """By the attributes and elements that the schemas of Jenkins and of GitLab's parser share."""
+    text = "\x1b[31mred\x00 <&> \ufffe"
+    finding = ReportedFinding("run-failed", "c", 1, 1, text, text, text, is_fixable=False)
+    models = [ModelReport(text, [finding, finding]), ModelReport("b", []), ModelReport("c", [])]
+    suite = ET.fromstring(Report([*models, ModelReport("d", [], could_not_run=text)]).to_junit())
+    assert suite.tag == "testsuite"
+    assert suite.attrib == {
+        "name": "naiad check", "tests": "4", "failures": "1", "errors": "0", "skipped": "1",
+    }  # fmt: skip
+    assert [case.tag for case in suite] == ["testcase"] * 4
+    assert all(set(case.attrib) == {"classname", "name"} for case in suite)
+    assert [[child.tag for child in case] for case in suite] == [
+        ["failure", "failure"], [], [], ["skipped"],
+    ]  # fmt: skip
+    assert suite[0][0].attrib["message"].startswith("c:1:1: ")
+    assert "red" in (suite[0][0].text or "")
