@@ -258,8 +258,8 @@ async def test_a_step_is_unloaded_after_the_ensembles_that_are_loading_on_it(
     await engine.unload_model("slow", unload_dependents=False)
     await loading
     assert [engine.is_model_ready(name) for name in ("slow", "inner", "outer")] == [False] * 3
-    # Somebody wanted it so.
-    assert engine.is_ready()
+    await until_unloaded(engine, "slow", "inner", "outer")
+    assert engine.is_ready()  # somebody wanted it so
     with pytest.raises(NotFoundError, match="ensemble 'outer' depends on 'inner'"):
         engine.find("outer")
     await load(engine, "slow")
