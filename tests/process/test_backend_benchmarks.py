@@ -9,8 +9,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_footprint_is_that_of_a_ready_server_without_torch(tmp_path: Path) -> None:
+    arguments = ("--rounds=1", "--requests=20", "--idle=0.1")
     # The command fails if the server takes more than the 150 MiB that are claimed.
-    (found,) = run_benchmark("footprint.py", tmp_path, "--rounds=1", "--requests=20")["rounds"]
+    (found,) = run_benchmark("footprint.py", tmp_path, *arguments)["rounds"]
     assert found["ready_s"] > 0
     assert 50 < found["resident_mib"] < 150
     assert not found["has_torch"]

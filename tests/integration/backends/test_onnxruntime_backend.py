@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -198,16 +198,57 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_tensor_is_refused(tmp_path: Path) -> None:
-    sequence = helper.make_tensor_sequence_value_info("OUT", TensorProto.FLOAT, ["batch"])
-    model = make_model(
+def sequence_model() -> onnx.ModelProto:
+    return make_model(
         [helper.make_node("SequenceConstruct", ["IN"], ["OUT"])],
         [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["batch"])],
-        [sequence],
+        [helper.make_tensor_sequence_value_info("OUT", TensorProto.FLOAT, ["batch"])],
     )
-    save(tmp_path / "model.onnx", model)
-    with pytest.raises(UnsupportedError, match=r"output 'OUT' is a seq\(tensor\(float\)\)"):
+
+
+def optional_model() -> onnx.ModelProto:
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, ["batch"])
+    optional = helper.make_optional_type_proto(tensor)
+    return make_model(
+        [helper.make_node("Optional", ["IN"], ["OUT"])],
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["batch"])],
+        [helper.make_value_info("OUT", optional)],
+    )
+
+
+def map_model() -> onnx.ModelProto:
+    """What skl2onnx makes of a classifier: a map of probabilities for each row."""
+    labels = onnx.TypeProto()
+    labels.map_type.key_type = TensorProto.INT64
+    labels.map_type.value_type.tensor_type.elem_type = TensorProto.FLOAT
+    model = make_model(
+        [helper.make_node("ZipMap", ["IN"], ["OUT"], domain="ai.onnx.ml", classlabels_int64s=[3])],
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["batch", 1])],
+        [helper.make_value_info("OUT", helper.make_sequence_type_proto(labels))],
+    )
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "kind"),
+    [
+        (sequence_model, "seq(tensor(float))"),
+        (optional_model, "optional(tensor(float))"),
+        (map_model, "seq(map(int64,tensor(float)))"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(
+    build: Callable[[], onnx.ModelProto], kind: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "model.onnx", build())
+    with pytest.raises(UnsupportedError) as failure:
         OnnxRuntimeBackend().load(make_source(tmp_path))
+    assert f"output 'OUT' is a {kind}; only tensors" in failure.value.message
+    source = make_source(tmp_path)
+    source.config.ClearField("output")
+    with pytest.raises(UnsupportedError, match="only tensors of the protocol's datatypes"):
+        OnnxRuntimeBackend().complete_config(source)
 
 
 def test_a_failing_operator_gives_tritons_text(tmp_path: Path) -> None:

@@ -297,6 +297,22 @@ def test_another_datatype_than_the_config_says_is_refused(tmp_path: Path) -> Non
     )
 
 
+def test_an_output_of_another_shape_than_declared_is_said_or_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_script(tmp_path, torch.nn.Identity())
+    source = make_source(tmp_path, fp32("input"), [("OUT", "TYPE_FP32", [3])])
+    with caplog.at_level(logging.WARNING):
+        (output,) = run(source, "OUT", input=row(1, 2))
+    assert output.data.tolist() == [[1, 2]]
+    assert "output 'OUT' of model 'm' has the shape [2], which its config declares as [3]" in (
+        caplog.text
+    )
+    source.config.parameters["strict_output_shapes"].string_value = "true"
+    with pytest.raises(InternalError, match=r"'strict_output_shapes' makes that an error"):
+        run(source, "OUT", input=row(1, 2))
+
+
 def test_a_scalar_output_is_refused(tmp_path: Path) -> None:
     save_script(tmp_path, Mean())
     with pytest.raises(InvalidArgumentError, match="output 'OUT' is a scalar which is not support"):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from naiad.backends.output_shapes import OutputShapes
 from naiad.backends.pytorch.aot_source import check_expectations
 from naiad.backends.pytorch.call_spec import Aliases, find_leaves
 from naiad.backends.pytorch.naming import (
@@ -47,11 +48,13 @@ class Binding:
     Attributes:
         inputs: where each input of the config goes.
         outputs: the position of each output of the config among the flattened results.
+        shapes: what the outputs are held against.
         result_keys: a dict with all these is read by key; empty for results that have no names.
     """
 
     inputs: InputBinding
     outputs: Mapping[str, int]
+    shapes: OutputShapes
     result_keys: frozenset[str]
 
 
@@ -61,6 +64,7 @@ def bind(config: ModelConfig, signature: ModelSignature, program: Program) -> Bi
     Raises:
         NaiadError: it doesn't fit; with Triton's text where Triton has one.
     """
+    shapes = OutputShapes(signature, config)
     names, results = tuple(signature.inputs), tuple(signature.outputs)
     if not program.takes_unsigned:
         _refuse(signature, config, _UNSIGNED)
@@ -75,6 +79,7 @@ def bind(config: ModelConfig, signature: ModelSignature, program: Program) -> Bi
         return Binding(
             inputs,
             find_leaves("output", results, program.leaves.outputs),
+            shapes,
             frozenset(),
         )
     if program.arguments is None:
@@ -82,7 +87,8 @@ def bind(config: ModelConfig, signature: ModelSignature, program: Program) -> Bi
     else:
         inputs = bind_inputs(signature.name, names, program.arguments)
         _check_kinds(signature, inputs)
-    return Binding(inputs, bind_outputs(results, program.result_count), frozenset(results))
+    outputs = bind_outputs(results, program.result_count)
+    return Binding(inputs, outputs, shapes, frozenset(results))
 
 
 def _bind_leaves(model_name: str, names: Sequence[str], leaves: Leaves) -> InputBinding:

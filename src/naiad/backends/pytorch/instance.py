@@ -156,6 +156,7 @@ class TorchInstance:
             _check_result(spec, result)
             # The next batch may write into the memory that this result is in.
             data = to_numpy(result.clone() if program.writes else result)
+        self._binding.shapes.check(name, data.shape)
         return Tensor(name, spec.datatype, data.shape, data)
 
 
