@@ -11,6 +11,7 @@ from tests.support.requests import rows_request
 
 from naiad.errors import UnavailableError
 from naiad.inference.request import InferRequest
+from naiad.scheduling.bounded import BoundedScheduler, QueueBudget
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 from naiad.scheduling.queue import QueuePolicy, QueueRules, TimeoutAction
 from naiad.scheduling.scheduler import Batch, BatchClose
@@ -67,9 +68,13 @@ class QueueMachine(RuleBasedStateMachine):
             {1: first_policy} if level_count else {},
         )
         self.queue_rules = rules
-        self.batcher = DynamicBatcher(
-            BatcherRules(MAX_ROWS, tuple(preferred), delay_ns, instances), rules
+        self.budget = QueueBudget(1 << 40)
+        self.batcher = BoundedScheduler(
+            DynamicBatcher(BatcherRules(MAX_ROWS, tuple(preferred), delay_ns, instances), rules),
+            self.budget,
         )
+        # Those that found others waiting.
+        self.counted: set[int] = set()
         self.levels = {
             number: Level(rules.policy(number)) for number in range(max(level_count, 1) + 1)
         }
@@ -112,6 +117,8 @@ class QueueMachine(RuleBasedStateMachine):
             with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
                 self.batcher.offer(request, self.now_ns)
             return request
+        if self._in_order():
+            self.counted.add(id(request))
         self.batcher.offer(request, self.now_ns)
         level.waiting.append(request)
         self.accepted.append(request)
@@ -203,6 +210,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(self.batcher) == len(self._in_order())
         deadline_ns = self.deadlines[0][0] if self.deadlines else None
         assert self.batcher.next_deadline_ns() == deadline_ns
+        counted = [request for request in self._in_order() if id(request) in self.counted]
+        assert self.budget.waiting_bytes == 4 * sum(request.batch_size for request in counted)
 
     def teardown(self) -> None:
         """With time enough, everything that waits has run."""

@@ -47,6 +47,7 @@ from naiad.model_config.signature import ModelSignature
 from naiad.repository.layout import FolderStamp
 from naiad.repository.model_id import ModelId
 from naiad.scheduling.adaptive import AdaptiveBatcher
+from naiad.scheduling.bounded import BoundedScheduler, QueueBudget
 from naiad.scheduling.ensemble import EnsembleGraph
 from naiad.scheduling.limited import LimitedScheduler
 from naiad.scheduling.rate_limiter import RateLimiter
@@ -67,10 +68,12 @@ class LoadOptions:
     Attributes:
         thread_count: parts of loads that may run at the same time.
         retry_count: how often a load that failed is tried again before it is given up.
+        max_queue_bytes: of requests that may wait in the models that are loaded; 0 for any.
     """
 
     thread_count: int = 4
     retry_count: int = 0
+    max_queue_bytes: int = 0
 
 
 class VersionEntry:
@@ -207,6 +210,9 @@ class Lifecycle:
     ) -> None:
         self._limiter = limiter
         self._cache = cache
+        self._queue_budget = (
+            QueueBudget(options.max_queue_bytes) if options.max_queue_bytes else None
+        )
         self._loader = loader
         self._options = options
         self._threads = ThreadPoolExecutor(options.thread_count, "load")
@@ -685,10 +691,13 @@ class Lifecycle:
             )
 
     def _make_model(self, plan: ModelPlan, item: LoadedVersion) -> Model:
+        scheduler = item.scheduler
+        if self._queue_budget is not None:
+            scheduler = BoundedScheduler(scheduler, self._queue_budget)
         executor = Executor(
             item.version,
             item.signature,
-            item.scheduler,
+            scheduler,
             item.instances,
             self._clock,
             item.adapters,

@@ -39,6 +39,7 @@ class InferRequest:
         is_cancelled: the caller went away; whoever holds the request drops it when it can.
         received_ns: when its first byte was there, on the engine's clock.
         queued_ns: when it was handed to the scheduler.
+        waiting_bytes: of its inputs, while they count against what may wait in the server.
         trace: what is written down about it; None for a request that is not traced.
         compute_times: where its share of the model's time is added up; None where nobody asks.
     """
@@ -61,6 +62,7 @@ class InferRequest:
         "sequence_start",
         "timeout_us",
         "trace",
+        "waiting_bytes",
     )
 
     def __init__(
@@ -85,6 +87,7 @@ class InferRequest:
         self.batch_size = 1
         self.batch_key: object = None
         self.queued_ns = 0
+        self.waiting_bytes = 0
         self.is_cancelled = False
         self.trace: Trace | None = None
         self.compute_times: ComputeTimes | None = None

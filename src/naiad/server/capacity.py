@@ -53,6 +53,11 @@ def request_budget_bytes(read: Callable[[str], str] = _read_file) -> int:
     return memory_limit_bytes(read) // REQUEST_SHARE
 
 
+def queue_budget_bytes(read: Callable[[str], str] = _read_file) -> int:
+    """How many bytes of requests may wait for models, where the server's user doesn't say."""
+    return memory_limit_bytes(read) // REQUEST_SHARE
+
+
 def _quotas(read: Callable[[str], str]) -> Iterator[tuple[int, int]]:
     """Microseconds of CPU per microseconds of time: of the process's group and those above it.
 

@@ -878,6 +878,17 @@ class Settings:
             deprecated_aliases=("response-cache-byte-size",),
         ),
     ] = ()
+    max_queue_bytes: Annotated[
+        int,
+        Option(
+            "max-queue-bytes",
+            integer(0),
+            "BYTES",
+            "Inputs that may wait for all models together; beyond it requests are refused at once. "
+            "0 takes a quarter of the memory that the process may use.",
+            Group.MEMORY,
+        ),
+    ] = 0
     request_memory_byte_size: Annotated[
         int,
         Option(

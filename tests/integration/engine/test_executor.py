@@ -14,6 +14,7 @@ from naiad.clock import SystemClock
 from naiad.engine.executor import Executor
 from naiad.engine.instances import TensorAdapters
 from naiad.engine.reshape import Reshaper
+from naiad.engine.validation import validate_request
 from naiad.errors import InvalidArgumentError, UnavailableError
 from naiad.inference.datatypes import FP32
 from naiad.inference.request import InferRequest
@@ -128,6 +129,30 @@ async def test_each_request_gets_exactly_the_outputs_it_asked_for_by_name() -> N
     await held
     assert values(await first) == [[9]]
     assert values(await second) == [[8], [16]]
+
+
+async def test_ids_parameters_priorities_and_wanted_outputs_do_not_part_requests() -> None:
+    harness = Harness()
+    held = await harness.hold()
+    answers = []
+    for index in range(4):
+        data = np.array([[index]], np.float32)
+        answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+        request = make_request(
+            tensor("IN", data),
+            request_id=f"r{index}",
+            output_names=[None, ["OUT"], ["SQUARE"], ["OUT", "SQUARE"]][index],
+            on_response=answer.set_result,
+        )
+        request.parameters = {"number": index}
+        request.priority, request.timeout_us = index, index * 1000
+        validate_request(SIGNATURE, request)
+        harness.executor.submit(request)
+        answers.append(answer)
+    harness.instance.gate.set()
+    await held
+    assert [values(await answer) for answer in answers] == [[[0], [0]], [[2]], [[4]], [[6], [9]]]
+    assert [rows for rows, _ in harness.instance.executed] == [1, 4]
 
 
 async def test_only_wanted_outputs_are_computed() -> None:

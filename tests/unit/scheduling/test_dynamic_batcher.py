@@ -15,25 +15,34 @@ MS = 1_000_000
 EXECUTION_NS = 270 * MS
 
 
+def two_instances(*, is_order_preserved: bool = False) -> DynamicBatcher:
+    rules = BatcherRules(8, instance_count=2, is_order_preserved=is_order_preserved)
+    return DynamicBatcher(rules)
+
+
 def batcher(*preferred: int, max_rows: int = 8, delay_ns: int = 0) -> DynamicBatcher:
     return DynamicBatcher(BatcherRules(max_rows, preferred, delay_ns))
 
 
-def run(scheduler: Scheduler, arrivals: Sequence[tuple[int, int]]) -> list[int]:
-    """Rows of each execution on one instance that takes 270 ms, whatever the batch.
+def run(scheduler: Scheduler, arrivals: Sequence[tuple[int, int]], instances: int = 1) -> list[int]:
+    """Rows of each execution on instances that take 270 ms, whatever the batch.
 
     Args:
+        scheduler: that is asked.
         arrivals: time in ns and rows of each request.
+        instances: how many there are.
     """
     waiting = list(arrivals)
     executed: list[int] = []
-    now_ns = free_ns = 0
+    now_ns = 0
+    free_ns = [0] * instances
     while waiting or len(scheduler):
         while waiting and waiting[0][0] <= now_ns:
             scheduler.offer(rows_request(waiting.pop(0)[1]), now_ns)
-        if now_ns >= free_ns and (batch := scheduler.take(now_ns)):
-            executed.append(sum(request.batch_size for request in batch.requests))
-            free_ns = now_ns + EXECUTION_NS
+        for index in range(instances):
+            if now_ns >= free_ns[index] and (batch := scheduler.take(now_ns)):
+                executed.append(sum(request.batch_size for request in batch.requests))
+                free_ns[index] = now_ns + EXECUTION_NS
         now_ns += MS
     return executed
 
@@ -67,6 +76,20 @@ def test_the_executions_are_those_of_triton(
     assert run(make(), behind_a_plug(13)) == expected[1]
     assert run(make(), behind_a_plug(4, rows=3)) == expected[2]
     assert run(make(), idle(3)) == expected[3]
+
+
+@pytest.mark.parametrize("is_order_preserved", [False, True])
+def test_two_instances_share_the_work_as_in_triton(is_order_preserved: bool) -> None:
+    def sizes(arrivals: list[tuple[int, int]]) -> list[int]:
+        scheduler = two_instances(is_order_preserved=is_order_preserved)
+        # Triton's statistics count sizes and not their order.
+        return sorted(run(scheduler, arrivals, instances=2))
+
+    assert sizes(behind_a_plug(7)) == [1, 1, 6]
+    # Measured: 1, 2..1, 3..4, 8.
+    assert sizes(behind_a_plug(13)) == [1, 1, 4, 8]
+    assert sizes(behind_a_plug(4, rows=3)) == [1, 3, 3, 6]
+    assert sizes(idle(3)) == [1, 1, 1]
 
 
 def compositions(scheduler: Scheduler, rows: Sequence[int], now_ns: int = 0) -> list[int]:
