@@ -3,7 +3,7 @@
 Sources: Triton's extension_shared_memory.md and shared_memory_manager.cc. Two things differ on
 purpose: the offset of a region counts once (Triton 2.51 adds it in the mapping and again at every
 use), and a name is free as soon as it is unregistered, while the requests that still use the region
-keep it mapped.
+keep it mapped, and as long it is shown.
 
 A client that shares memory is trusted not to shrink the object between the moment a request is
 decoded and its answer: the kernel answers an access beyond the end with a signal that ends the
@@ -13,6 +13,7 @@ process, for Triton as for every other program. What the client writes meanwhile
 import mmap
 import os
 import stat
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -75,6 +76,8 @@ class SharedMemoryRegions:
         self._is_allowed = is_client_use_allowed
         self._objects = objects
         self._mappings: dict[str, _Mapping] = {}
+        # Those that are unregistered and perhaps still in use, by which alone they stay mapped.
+        self._leaving: list[tuple[SystemRegion, weakref.ref[mmap.mmap]]] = []
 
     def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Map ``byte_size`` bytes from ``offset`` of the object ``key`` under ``name``.
@@ -103,16 +106,17 @@ class SharedMemoryRegions:
     def unregister_system(self, name: str = "") -> None:
         """Forget one region, or all when no name is given; a name that is not there is no error.
 
-        Requests that use the region keep it mapped until they are answered.
+        Requests that use the region keep it mapped, and in the status, until they are answered.
 
         Raises:
             UnsupportedError: the server does not allow it.
         """
         self._check_is_allowed()
-        if name:
-            self._mappings.pop(name, None)
-        else:
-            self._mappings.clear()
+        names = [name] if name in self._mappings else [] if name else [*self._mappings]
+        for known in names:
+            mapping = self._mappings.pop(known)
+            self._leaving.append((mapping.region, weakref.ref(mapping.object)))
+        self._leaving = [leaving for leaving in self._leaving if leaving[1]() is not None]
 
     def system_status(self, name: str = "") -> list[SystemRegion]:
         """One region, or all sorted by name when no name is given.
@@ -120,12 +124,13 @@ class SharedMemoryRegions:
         Raises:
             NotFoundError: no region has that name.
         """
+        regions = {region.name: region for region, mapped in self._leaving if mapped() is not None}
+        regions.update((known, mapping.region) for known, mapping in self._mappings.items())
         if not name:
-            return [self._mappings[known].region for known in sorted(self._mappings)]
-        mapping = self._mappings.get(name)
-        if mapping is None:
+            return [regions[known] for known in sorted(regions)]
+        if name not in regions:
             raise NotFoundError(f"Unable to find system shared memory region: '{name}'")
-        return [mapping.region]
+        return [regions[name]]
 
     def register_cuda(self, name: str) -> None:
         """Refuse a region of GPU memory, in the words of Triton on a machine without a GPU.

@@ -239,10 +239,16 @@ def test_a_region_stays_mapped_while_it_is_used(
     regions.unregister_system("a")
     with pytest.raises(NotFoundError, match="Unable to find shared memory region: 'a'"):
         regions.view("a", 0, 4)
+    assert [region.byte_size for region in regions.system_status("a")] == [64]
     view[:] = b"late"
     assert (objects / "two_pages").read_bytes()[:4] == b"late"
     regions.register_system("a", "/two_pages", 0, 32)
     assert bytes(regions.view("a", 0, 4)) == b"late"
+    assert [region.byte_size for region in regions.system_status()] == [32]
+    regions.unregister_system()
+    assert [region.byte_size for region in regions.system_status()] == [64]
+    del view
+    assert regions.system_status() == []
 
 
 def test_unregistering_knows_no_error(regions: SharedMemoryRegions) -> None:
