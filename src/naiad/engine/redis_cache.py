@@ -13,6 +13,8 @@ from uuid import uuid4
 
 import orjson
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from naiad.clock import Clock
 from naiad.engine.response_cache import CachedResponse, CacheKey
@@ -84,12 +86,15 @@ class RedisCache:
             password=options.password or None,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
+            # Its default tries again for seconds; the model is faster.
+            retry=Retry(NoBackoff(), 0),
         )
         try:
             self._client.ping()
         except (redis.RedisError, OSError) as error:
             raise InternalError(
-                f"failed to connect to Redis ({options.host}:{options.port}): {error}"
+                f"failed to connect to Redis ({options.host}:{options.port}): "
+                f"{_login_code(error)}{error}"
             ) from error
 
     def generation(self, fingerprint: str) -> str:
@@ -133,6 +138,13 @@ class RedisCache:
             _log.warning("the response cache in Redis is passed over for a second: %s", error)
             return None
         return answer if isinstance(answer, bytes) else None
+
+
+def _login_code(error: Exception) -> str:
+    """The code that Redis itself puts before its text, and that its client takes away."""
+    if not isinstance(error, redis.AuthenticationError):
+        return ""
+    return "NOAUTH " if "required" in str(error) else "WRONGPASS "
 
 
 def encode_response(response: CachedResponse) -> bytes:

@@ -1,6 +1,7 @@
 """The response cache in Redis: servers that share it, and a Redis that goes away."""
 
 import asyncio
+import socketserver
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,29 @@ class RunningRedis:
         return redis.Redis("127.0.0.1", self.port)
 
     def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class RefusingRedis:
+    """Listens, and lets nobody in."""
+
+    def __init__(self, reason: str) -> None:
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                code = "NOAUTH" if "required" in reason else "WRONGPASS"
+                while self.request.recv(4096):
+                    self.request.sendall(f"-{code} {reason}\r\n".encode())
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> int:
+        self._thread.start()
+        return int(self._server.server_address[1])
+
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -127,6 +151,18 @@ def test_a_redis_that_is_not_there_ends_the_start() -> None:
     text = rf"failed to connect to Redis \(127.0.0.1:{running.port}\): .*[Cc]onnection refused"
     with pytest.raises(InternalError, match=text):
         open_cache(running)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("Authentication required.", "NOAUTH Authentication required."),
+        ("invalid username-password pair", "WRONGPASS invalid username-password pair"),
+    ],
+)
+def test_a_refused_login_ends_the_start_with_the_code_of_redis(reason: str, code: str) -> None:
+    with RefusingRedis(reason) as port, pytest.raises(InternalError, match=code):
+        RedisCache(RedisOptions("127.0.0.1", port, "u", "p"), SystemClock())
 
 
 def test_after_a_failure_redis_is_left_alone_for_a_second(running: RunningRedis) -> None:
