@@ -1,0 +1,35 @@
+"""The benchmarks of the schedulers run, and write what they measured."""
+
+from pathlib import Path
+
+import pytest
+from tests.process.test_benchmark_scripts import run_benchmark
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_request_costs_the_batcher_less_than_8_us_at_batch_16(tmp_path: Path) -> None:
+    arguments = ("--requests=6400", "--rounds=3")
+    rows = run_benchmark("batcher_overhead.py", tmp_path, *arguments)["results"]
+    overhead_us = {(row["scheduler"], row["rows"]): row["overhead_us"] for row in rows}
+    assert {rows for _, rows in overhead_us} == {1, 4, 16, 64}
+    # CPU time: other work on the machine makes it a little more, and not several times as much.
+    assert 0 < overhead_us["dynamic", 16] < 8
+    assert 0 < overhead_us["adaptive", 16] < 8
+
+
+@pytest.mark.full
+def test_the_adaptive_batcher_is_measured_beside_a_grid_at_each_load(tmp_path: Path) -> None:
+    arguments = ("--seconds=0.2", "--rounds=1", "--models", "accelerator")
+    results = run_benchmark("adaptive_batching.py", tmp_path, *arguments)["results"]
+    assert set(results["accelerator"]) == {"closed", "open 30%", "open 60%", "open 90%"}
+    for load in results["accelerator"].values():
+        assert len(load["settings"]) == 10
+        assert all(figures["per_s"] > 0 for figures in load["settings"].values())
+
+
+@pytest.mark.full
+def test_a_resnet_is_measured_served_and_directly(tmp_path: Path) -> None:
+    document = run_benchmark("resnet_throughput.py", tmp_path, "--seconds=1.5", "--rounds=1")
+    assert document["images_per_s"]["served"] > 0
+    assert document["ratio"] > 0
