@@ -98,11 +98,9 @@ class AdaptiveBatcher:
         return self._held_ns + self.tuning.delay_ns
 
     def _count_wait(self, batch: Batch, rows: int, now_ns: int) -> None:
-        """Weigh the time of an instance that waited against what it got for it."""
-        window = self._window
-        window.waited_ns += now_ns - self._held_ns
+        """Let the time of an instance that waited be weighed against what it got for it."""
         joined_rows = max(rows - self._held_rows, 0)
-        window.spared_ns += self._controller.times.fixed_ns * joined_rows / rows
+        self._controller.count_wait(now_ns - self._held_ns, joined_rows / rows)
         if batch.closed_by is BatchClose.QUEUE_EMPTY and now_ns > self._held_ns:
             batch.closed_by = BatchClose.DELAY_OVER
         self._held_ns = 0

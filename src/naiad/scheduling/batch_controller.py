@@ -27,7 +27,10 @@ _MISS_SHARE: Final = 0.01
 _CAUTION_UP: Final = 1.1
 _CAUTION_DOWN: Final = 0.98
 _MAX_CAUTION: Final = 3.0
-_MAX_PAUSE: Final = 64
+# Waits in vain, each of a whole delay, after which waiting is left alone; and for how many windows.
+_MAX_LOSSES: Final = 2
+_FIRST_PAUSE: Final = 8
+_MAX_PAUSE: Final = 128
 
 
 @dataclass(slots=True)
@@ -39,16 +42,12 @@ class LoadWindow:
         busy_ns: in executions, of all instances together.
         request_count: requests that ran.
         late_count: those of them that took longer than the target.
-        waited_ns: of idle instances, while requests were held back for company.
-        spared_ns: of executions that this company made unnecessary.
     """
 
     arrived_rows: int = 0
     busy_ns: int = 0
     request_count: int = 0
     late_count: int = 0
-    waited_ns: int = 0
-    spared_ns: float = 0.0
 
 
 class BatchController:
@@ -79,7 +78,9 @@ class BatchController:
         self._is_busy = False
         # More comes than can be done in time: whatever does most keeps the queue shortest.
         self._is_short = False
-        self._failed_waits = 0
+        # What waits for company have brought, less what they cost.
+        self._gain_ns = 0.0
+        self._next_pause = _FIRST_PAUSE
         self._paused_windows = 0
 
     def revise(self, window: LoadWindow, elapsed_ns: int) -> None:
@@ -92,8 +93,27 @@ class BatchController:
         self._judge_load(window, elapsed_ns)
         allowed_ns = self._allowed_ns / self._caution
         self.tuning.max_rows = self._choose_rows(sizes, allowed_ns)
-        self._judge_waits(window)
+        if self._paused_windows:
+            self._paused_windows -= 1
         self.tuning.delay_ns = self._choose_delay(allowed_ns)
+
+    def count_wait(self, waited_ns: int, joined_share: float) -> None:
+        """Weigh a wait for company, and leave waiting alone for a while if it does not pay.
+
+        Args:
+            waited_ns: how long an instance idled.
+            joined_share: of the rows that it then got, those that came meanwhile. They would have
+                needed that much of another execution.
+        """
+        fixed_ns = self.times.fixed_ns
+        self._gain_ns = min(self._gain_ns + fixed_ns * joined_share - waited_ns, fixed_ns)
+        if self._gain_ns > 0:
+            self._next_pause = _FIRST_PAUSE
+        elif self._gain_ns < -_MAX_LOSSES * fixed_ns:
+            self._gain_ns = 0.0
+            self.tuning.delay_ns = 0
+            self._paused_windows = self._next_pause
+            self._next_pause = min(2 * self._next_pause, _MAX_PAUSE)
 
     def _judge_load(self, window: LoadWindow, elapsed_ns: int) -> None:
         busy_share = window.busy_ns / (elapsed_ns * self._instance_count)
@@ -130,16 +150,6 @@ class BatchController:
         if self._paused_windows or not self._is_busy or not is_company_near:
             return 0
         return delay_ns
-
-    def _judge_waits(self, window: LoadWindow) -> None:
-        """Leave waiting alone for a while where it cost more than it brought."""
-        if self._paused_windows:
-            self._paused_windows -= 1
-        if window.waited_ns > window.spared_ns:
-            self._failed_waits += 1
-            self._paused_windows = min(2**self._failed_waits, _MAX_PAUSE)
-        elif window.waited_ns:
-            self._failed_waits = 0
 
 
 def _candidates(max_rows: int) -> tuple[int, ...]:
