@@ -83,6 +83,7 @@ async def serving(
         (path,),
         is_completion_disabled=not completes,
         backend_settings={"python": settings or {}},
+        allow_file_override=True,
     )
     engine = Engine(
         EngineOptions("naiad", "1", mode), Loader(options, BackendRegistry()), SystemClock()

@@ -506,7 +506,8 @@ def _write_files(repository: Path, name: str, files: Mapping[str, bytes | memory
     root = repository / name
     root.mkdir()
     for relative, content in files.items():
-        path = resolve_inside(root, relative)
+        # Clients of Triton write "file:/1/model.py", too: it joins, so that is the model's folder.
+        path = resolve_inside(root, relative.removeprefix("/"))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.python_models import ask, floats, serving, texts, value, write_model
+from tests.support.requests import tensor
 
 from naiad.engine.engine import ModelControlMode
 from naiad.metrics.exposition import MetricsRenderer
@@ -212,6 +213,26 @@ async def test_instances_share_metrics_of_one_name(tmp_path: Path) -> None:
     )
     async with serving(tmp_path) as engine:
         assert await value(engine, "m", floats(0)) == [3]
+
+
+@pytest.mark.parametrize("path", ["1/model.py", "/1/model.py"])
+async def test_a_load_brings_a_model_file(tmp_path: Path, path: str) -> None:
+    config = {
+        "backend": "python",
+        "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]}],
+    }
+    source = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([
+            pb_utils.Tensor("OUT", r.inputs()[0].as_numpy() + 1)]) for r in requests]
+"""
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        await engine.load_model("sent", json.dumps(config), {path: source.encode()})
+        assert await value(engine, "sent", floats(1)) == [2]
 
 
 async def test_metrics_end_with_their_family(tmp_path: Path) -> None:
@@ -486,3 +507,44 @@ async def test_a_model_runs_in_an_environment_of_its_own(tmp_path: Path, kind: s
             assert prefix == str(environment)
         else:
             assert "naiad-environment-" in prefix
+
+
+@pytest.fixture
+def old_environment(tmp_path: Path) -> Path:
+    """An environment with numpy 1."""
+    folder = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "numpy==1.26.4"]
+    if subprocess.run(command, check=False, timeout=300).returncode:
+        pytest.skip("numpy 1.26.4 can't be installed here")
+    return folder
+
+
+@pytest.mark.full
+async def test_all_of_it_runs_with_numpy_1(tmp_path: Path, old_environment: Path) -> None:
+    parameter = f'key: "EXECUTION_ENV_PATH" value {{ string_value: "{old_environment}" }}'
+    repository = tmp_path / "repository"
+    write_model(
+        repository,
+        "helpers",
+        HELPERS + '\nassert np.__version__ == "1.26.4"\n',
+        datatype="TYPE_STRING",
+        extra=f"parameters {{ {parameter} }}",
+    )
+    write_model(
+        repository,
+        "echo",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse([
+                    pb_utils.Tensor.from_dlpack("OUT", r.inputs()[0])]) for r in requests]
+        """,
+        extra=f"parameters {{ {parameter} }}",
+    )
+    data = np.arange(1 << 20, dtype=np.float32)
+    async with serving(repository) as engine:
+        assert await value(engine, "helpers", texts("a", "b")) == ["changed", "b"]
+        response = await ask(engine, "echo", tensor("IN", data))
+        assert response.error is None
+        assert np.array_equal(response.outputs[0].data, data)
