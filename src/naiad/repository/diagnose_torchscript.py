@@ -4,6 +4,7 @@ A TorchScript file keeps no names and no shapes; Triton goes by the names in the
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ def diagnose_torchscript(diagnosis: Diagnosis, path: Path) -> None:
         return
     if not diagnosis.is_ignored("torchscript-name"):
         _diagnose_outputs(diagnosis)
+    _diagnose_absent(diagnosis, forward.names)
     inputs = diagnosis.kept("input")
     if forward.is_tensor_dict or not inputs:
         return
@@ -51,6 +53,31 @@ def diagnose_torchscript(diagnosis: Diagnosis, path: Path) -> None:
         )
     if not diagnosis.is_ignored("torchscript-name"):
         _diagnose_inputs(diagnosis, forward.names)
+
+
+def _diagnose_absent(diagnosis: Diagnosis, arguments: Sequence[str]) -> None:
+    """No inputs or no outputs at all: the file doesn't tell them, so the config has to."""
+    for role, names, why in (
+        ("input", arguments, f"forward() takes {', '.join(arguments)}."),
+        ("output", ("OUTPUT",), "One is needed for each result of forward(), in its order."),
+    ):
+        if diagnosis.kept(role):
+            continue
+        entries = ",\n".join(
+            f'  {{ name: "{name}__{position}" data_type: TYPE_FP32 dims: [ -1 ] }}'
+            for position, name in enumerate(names)
+        )
+        diagnosis.add(
+            Finding(
+                f"missing-{role}",
+                f"The config names no {role}s, and a TorchScript file does not tell them.",
+                f"{why} The datatypes and dims below are to be replaced by the model's; with "
+                "max_batch_size, dims leave the batch axis out.",
+                (role,),
+                f"{role} [\n{entries}\n]",
+                is_fixable=False,
+            )
+        )
 
 
 def _diagnose_inputs(diagnosis: Diagnosis, arguments: tuple[str, ...]) -> None:
