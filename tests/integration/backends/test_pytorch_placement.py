@@ -8,7 +8,7 @@ import torch
 from tests.integration.backends.pytorch_models import fp32, make_source, row, save_script
 
 from naiad.backends.pytorch.backend import PyTorchBackend
-from naiad.backends.pytorch.placement import check_device, instance_devices
+from naiad.backends.pytorch.placement import TorchGpus, check_device, instance_devices
 from naiad.errors import UnsupportedError
 from naiad.model_config.schema import ModelConfig
 
@@ -54,8 +54,23 @@ def test_without_a_gpu_the_error_says_what_to_change(tmp_path: Path) -> None:
 
 
 def test_the_cpu_and_the_models_own_choice_need_nothing() -> None:
-    check_device("m", torch.device("cpu"))
-    check_device("m", None)
+    gpus = TorchGpus(is_supported=False, count=0)
+    check_device("m", torch.device("cpu"), gpus)
+    check_device("m", None, gpus)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "text"),
+    [
+        (TorchGpus(is_supported=False, count=0), "was built without CUDA; install a build"),
+        (TorchGpus(is_supported=True, count=0), "torch finds no GPU; check the driver and"),
+        (TorchGpus(is_supported=True, count=1), "torch finds only 1, numbered from 0; name"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused_with_the_reason(gpus: TorchGpus, text: str) -> None:
+    with pytest.raises(UnsupportedError, match=text):
+        check_device("m", torch.device("cuda", 1), gpus)
+    check_device("m", torch.device("cuda", 1), TorchGpus(is_supported=True, count=2))
 
 
 @pytest.mark.parametrize("kind", ["KIND_CPU", "KIND_MODEL"])

@@ -10,7 +10,7 @@ from naiad.backends.pytorch.binding import Binding, bind
 from naiad.backends.pytorch.instance import TorchInstance
 from naiad.backends.pytorch.loading import load_program
 from naiad.backends.pytorch.options import TorchOptions
-from naiad.backends.pytorch.placement import check_device, instance_devices
+from naiad.backends.pytorch.placement import check_device, find_gpus, instance_devices
 from naiad.backends.pytorch.program import Program
 from naiad.errors import InvalidArgumentError
 from naiad.model_config.complete import complete_config
@@ -33,7 +33,7 @@ class PyTorchBackend:
             return
         options = TorchOptions.read(source)
         device = instance_devices(source.config)[0]
-        check_device(source.name, device)
+        check_device(source.name, device, find_gpus())
         program = load_program(source, options, device)
         if program.signature is None:
             _refuse_missing_tensors(source, program)
@@ -49,8 +49,9 @@ class PyTorchBackend:
         """
         options = TorchOptions.read(source)
         devices = instance_devices(source.config)
+        gpus = find_gpus()
         for device in devices:
-            check_device(source.name, device)
+            check_device(source.name, device, gpus)
         _apply_to_process(source.name, options)
         count = len(devices) if options.shares_weights else 1
         program = load_program(source, options, devices[0], count)
