@@ -506,8 +506,14 @@ def _write_files(repository: Path, name: str, files: Mapping[str, bytes | memory
     root = repository / name
     root.mkdir()
     for relative, content in files.items():
-        # Clients of Triton write "file:/1/model.py", too: it joins, so that is the model's folder.
-        path = resolve_inside(root, relative.removeprefix("/"))
+        try:
+            # Clients of Triton write "file:/1/model.py", too: it joins, so that is the model's
+            # folder.
+            path = resolve_inside(root, relative.removeprefix("/"))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"failed to load '{name}', failed to poll from model repository: {error.message}"
+            ) from error
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

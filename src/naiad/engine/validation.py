@@ -184,7 +184,8 @@ def _format_shape(shape: Sequence[int]) -> str:
 
 def _wrong_inputs(signature: ModelSignature, request: InferRequest) -> InvalidArgumentError:
     given = list(reversed(request.inputs))
-    missing = [name for name in signature.inputs if name not in request.inputs]
+    needed = signature.required_inputs - request.inputs.keys()
+    missing = [name for name in signature.inputs if name in needed]
     total = len(signature.inputs)
     required = len(signature.required_inputs)
     unknown = [name for name in given if name not in signature.inputs]

@@ -73,7 +73,7 @@ def test_a_uniform_model_needs_no_key() -> None:
             BATCHED,
             make_request(),
             "[request id: <id_unknown>] expected number of inputs between 1 and 2 but got 0 inputs "
-            "for model 'm'. Got input(s) [], but missing required input(s) ['A','B']. Please "
+            "for model 'm'. Got input(s) [], but missing required input(s) ['A']. Please "
             "provide all required input(s).",
         ),
         (
