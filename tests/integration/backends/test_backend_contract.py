@@ -213,6 +213,7 @@ def test_batches_of_many_sizes_keep_their_rows(model: LoadedModel) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # for a machine that does other things meanwhile
 @pytest.mark.parametrize("cycles", [pytest.param(20), pytest.param(200, marks=pytest.mark.full)])
 def test_loading_and_unloading_leaves_no_memory_and_no_threads(
     source: ModelSource, backend_name: str, cycles: int
