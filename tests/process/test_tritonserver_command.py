@@ -82,6 +82,15 @@ ENDS = {
         "error: creating server: Invalid argument - Wildcard model name '*' must be the ONLY "
         "startup model if specified at all.",
     ),
+    "unknown cache": (
+        ["--model-store={repository}", "--cache-config=nope,size=1"],
+        "error: creating server: Invalid argument - unable to find 'libtritoncache_nope.so' for "
+        "cache. ",
+    ),
+    "port out of range": (
+        ["--model-store={repository}", "--http-port=99999"],
+        'Bad option: "--http-port".',
+    ),
     "a model fails, by name": (
         ["--model-store={repository}"],
         "Not loaded: 'broken'; why stands in the log above. With --exit-on-error=false the server "
@@ -112,6 +121,17 @@ def test_what_ends_the_start(repository: Path, tmp_path: Path, case: str) -> Non
     if case == "taken port":
         # Nobody should wait for minutes of loading to learn that.
         assert "loading: " not in result.stderr
+
+
+def test_what_does_not_keep_a_server_from_starting(
+    tmp_path: Path, started: list[ServeProcess]
+) -> None:
+    """An empty repository, and a setting of the metrics that nobody knows."""
+    server = start(started, *PORTS, f"--model-store={tmp_path}", "--metrics-config=nope=1")
+    assert get(f"{server.http}/v2/health/ready")[0] == 200
+    server.wait_for(r"^W.*accepted, without effect in this version: --metrics-config")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -202,7 +222,8 @@ def test_model_analyzers_local_mode(repository: Path, started: list[ServeProcess
     assert get(f"{base}/v2/health/ready")[0] == 200
     warnings = [line for line in server.lines if "accepted, without effect" in line]
     assert len(warnings) == 1
-    assert "--http-thread-count, --allow-gpu-metrics, --backend-directory" in warnings[0]
+    for name in ("http-thread-count", "allow-gpu-metrics", "pinned-memory-pool-byte-size"):
+        assert f"--{name}" in warnings[0]
     post(f"{base}/v2/repository/models/same/load", {})
     assert infer(base, "same", 2.0)["outputs"][0]["data"] == [2.0]
     metrics = server.metrics.replace("0.0.0.0", "127.0.0.1")

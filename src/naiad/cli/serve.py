@@ -78,6 +78,8 @@ def _run(arguments: Sequence[str], command: Command) -> Outcome:
         help_hint = f"Try '{command.name} --help'."
         click.echo(f"{command.usage}\n{help_hint}\n\n{error.message}", err=True)
         sys.exit(1)
+    except NaiadError as error:
+        return Outcome(1, f"error: creating server: {error.label} - {error.message}")
     try:
         log = ServerLog(settings.log_values())
     except OSError as error:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from naiad.errors import InvalidArgumentError
+
 _LOCAL: Final = "local"
 _REDIS: Final = "redis"
 # The older option, ``--response-cache-byte-size``, has no name in its value.
@@ -42,13 +44,18 @@ def parse_cache_config(text: str) -> CacheAssignment:
     """One ``CACHE,KEY=VALUE``.
 
     Raises:
-        ValueError: the text names another cache, another setting, or no size.
+        ValueError: the text names another setting, or no size.
+        InvalidArgumentError: it names another cache.
     """
     if text.isdecimal():
         return CacheAssignment(_PLAIN, "size", text)
     name, comma, setting = text.partition(",")
     if comma and name not in (_LOCAL, _REDIS):
-        raise ValueError(f"unable to find cache '{name}'; this server has 'local' and 'redis'")
+        # Triton takes the option, and finds out when it looks for the cache.
+        raise InvalidArgumentError(
+            f"unable to find 'libtritoncache_{name}.so' for cache. This server has the caches "
+            "'local' and 'redis'"
+        )
     key, _, value = setting.partition("=")
     if name == _REDIS and key:
         return CacheAssignment(name, key, value)

@@ -1,5 +1,6 @@
 import pytest
 
+from naiad.errors import InvalidArgumentError
 from naiad.server.cache_option import CacheChoice
 from naiad.server.command_line import parse_arguments
 from naiad.server.settings import BadOptionError, Settings, read_redis_login
@@ -33,7 +34,6 @@ def test_redis_is_described_by_several_options() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("disk,size=5", "unable to find cache 'disk'; this server has 'local' and 'redis'"),
         ("local", "expected local,size=BYTES or redis,host=HOST and redis,port=PORT, got 'local'"),
         ("local,bytes=5", "got 'local,bytes=5'"),
         ("local,size=0", "with a size of at least 1, got 'local,size=0'"),
@@ -67,3 +67,12 @@ def test_what_is_no_cache_is_refused(text: str, reason: str) -> None:
 def test_what_does_not_go_together_is_refused(arguments: tuple[str, ...], reason: str) -> None:
     with pytest.raises(BadOptionError, match=reason):
         parse(*arguments)
+
+
+def test_a_cache_that_there_is_not() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        parse("--cache-config=disk,size=5")
+    assert caught.value.message == (
+        "unable to find 'libtritoncache_disk.so' for cache. This server has the caches 'local' and "
+        "'redis'"
+    )
