@@ -130,7 +130,7 @@ def test_any_bytes_are_a_response_or_refused(reader: RegionReader, content: byte
 
 
 @given(
-    head=st.binary(min_size=28, max_size=28),
+    head=st.binary(min_size=36, max_size=36),
     names=st.lists(st.binary(max_size=4), min_size=4, max_size=4),
     inputs=st.lists(tensors(), max_size=2),
 )

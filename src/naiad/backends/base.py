@@ -205,6 +205,8 @@ class OutgoingRequest:
         takes_many: any number of responses will do.
         waiting: the instance that takes no other batch until it has the answer; None where that
             goes on.
+        parent: the request on whose behalf the model asks, if it says so: its trace is this one's
+            parent.
     """
 
     model_name: str
@@ -212,6 +214,7 @@ class OutgoingRequest:
     request: InferRequest
     takes_many: bool = False
     waiting: object = None
+    parent: InferRequest | None = None
 
 
 class ModelServices(Protocol):

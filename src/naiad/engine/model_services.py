@@ -25,6 +25,7 @@ from naiad.errors import (
 )
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
+from naiad.inference.trace import TraceSubject
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +122,11 @@ class EngineServices:
             if outgoing.waiting is not None:
                 self._waiting[request] = outgoing.waiting
                 self._refuse_circle(model)
+            if outgoing.parent is not None and outgoing.parent.trace is not None:
+                request.trace = outgoing.parent.trace.add_child(
+                    self._models.next_trace_id(),
+                    TraceSubject(model.name, model.version, request.request_id),
+                )
             self._models.infer(model, request)
         except NaiadError as error:
             on_response(

@@ -137,6 +137,11 @@ class InProcessInstance:
             batch, request = known
             batch.respond(request, _copy(response, is_final=is_final))
 
+    def find_request(self, key: int) -> InferRequest | None:
+        """A request that the model has not answered."""
+        known = self._open.get(key)
+        return known[1] if known is not None else None
+
     def _pop(self, key: int) -> tuple[RequestBatch, InferRequest] | None:
         with self._lock:
             known = self._open.pop(key, None)
@@ -250,6 +255,7 @@ class _InProcessHost(Host):
                 asked,
                 takes_many=is_decoupled,
                 waiting=self._instance if is_blocking else None,
+                parent=self._instance.find_request(request.parent_key),
             )
         )
         return key

@@ -99,7 +99,7 @@ class PythonInstance:
         self._requests: dict[int, tuple[_Running, InferRequest]] = {}
         self._keys_of: dict[InferRequest, int] = {}
         self._readiness: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-        self._calls = ServerCalls(setup.services, self)
+        self._calls = ServerCalls(setup.services, self, self._find_request)
         self._closing = threading.Event()
         self._on_change: Callable[[], None] = lambda: None
         self._has_answered = False
@@ -256,6 +256,10 @@ class PythonInstance:
             if is_final:
                 self._close_request(running, key)
         running.batch.respond(request, response_from_wire(response, is_final=is_final))
+
+    def _find_request(self, key: int) -> InferRequest | None:
+        known = self._requests.get(key)
+        return known[1] if known is not None else None
 
     def _register(self, running: _Running) -> int:
         with self._lock:

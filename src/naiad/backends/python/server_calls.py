@@ -33,10 +33,17 @@ class ServerCalls:
     Args:
         services: the server.
         caller: the instance, by which the server knows who waits.
+        find_request: the request with that key, where the instance has it still.
     """
 
-    def __init__(self, services: ModelServices, caller: object) -> None:
+    def __init__(
+        self,
+        services: ModelServices,
+        caller: object,
+        find_request: Callable[[int], "InferRequest | None"],
+    ) -> None:
         self._services = services
+        self._find_request = find_request
         self._caller = caller
         self._open: dict[tuple[ModelProcess, int], InferRequest] = {}
         self._metrics = MetricHolder(services.custom_metrics)
@@ -98,6 +105,7 @@ class ServerCalls:
                 request,
                 takes_many=bool(frame.flags & wire.IS_DECOUPLED),
                 waiting=self._caller if frame.flags & wire.IS_BLOCKING else None,
+                parent=self._find_request(asked.parent_key),
             )
         )
 

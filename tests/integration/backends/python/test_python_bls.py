@@ -21,9 +21,11 @@ from tests.support.repository_builder import RepositoryBuilder
 from tests.support.requests import tensor
 
 from naiad.engine.engine import Engine, ModelControlMode
+from naiad.inference.trace import Trace, TraceLevel, TraceSubject
 
 pytestmark = pytest.mark.slow
 
+IN_PROCESS = 'parameters { key: "IN_PROCESS" value { string_value: "true" } }\n'
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 
 # Asks the model that its parameter names, and answers with what that answers.
@@ -102,6 +104,39 @@ async def test_a_model_asks_onnx_models_ensembles_and_other_python_models(tmp_pa
         assert await forward(engine, "both", np.array([1, 2], np.float32)) == [[3, 4]]
         assert await forward(engine, "double", np.array([4], np.float32)) == [8]
         assert await forward(engine, "one", large) == [(large + 1).tolist()]
+
+
+@pytest.mark.parametrize("in_process", ["", IN_PROCESS])
+async def test_what_a_model_asks_is_part_of_its_trace(tmp_path: Path, in_process: str) -> None:
+    RepositoryBuilder(tmp_path).add_sum("one", 1)
+    write_model(
+        tmp_path,
+        "traced",
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                (r,) = requests
+                x = pb_utils.Tensor("IN", r.inputs()[0].as_numpy().reshape(1, -1))
+                for options in ({"trace": r.trace()}, {}):
+                    answer = pb_utils.InferenceRequest(
+                        model_name="one", requested_output_names=["OUT"], inputs=[x],
+                        request_id="inner", **options).exec()
+                    assert not answer.has_error()
+                assert r.trace().get_context() is None
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x.as_numpy()[0])])]
+        """,
+        extra=in_process,
+    )
+    async with serving(tmp_path) as engine:
+        asked = Asked(engine, "traced", floats(1))
+        trace = Trace(7, TraceLevel.TIMESTAMPS, TraceSubject("traced", 1, ""), None)
+        asked.request.trace = trace
+        (response,) = await asked.send().all()
+        assert response.error is None
+        # Of the two requests, the one that was given the trace.
+        (child,) = trace.children
+        assert (child.parent_id, child.subject) == (7, TraceSubject("one", 1, "inner"))
+        assert "COMPUTE_START" in [name for name, _ in child.stamps]
 
 
 async def test_errors_pass_through(tmp_path: Path) -> None:

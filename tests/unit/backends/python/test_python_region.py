@@ -125,3 +125,10 @@ def test_a_block_outside_of_the_region_is_refused(ends: Ends, offset: int, size:
     ends.writer.write(np.zeros(8, np.uint8))
     with pytest.raises(ValueError, match="is not in a region of"):
         ends.reader.read(offset, size)
+
+
+def test_a_refused_block_does_not_spoil_the_next(ends: Ends) -> None:
+    offset = ends.writer.write(np.arange(8, dtype=np.uint8))
+    with pytest.raises(ValueError, match="is not in a region"):
+        ends.reader.read(1 << 40, 8)
+    assert ends.reader.read(offset, 8).tolist() == list(range(8))

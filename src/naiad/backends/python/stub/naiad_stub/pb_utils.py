@@ -144,6 +144,8 @@ class InferenceTrace:
 
     def __init__(self, context: str = "") -> None:
         self._context = context
+        # By which the server knows the request.
+        self._key = 0
 
     def get_context(self) -> str | None:
         """The context of OpenTelemetry as JSON, or None where there is none."""
@@ -651,6 +653,7 @@ class InferenceRequest:
             self._model_version,
             self._output_names,
             [tensor._to_wire() for tensor in self._inputs],
+            self._trace._key,
         )
 
 
@@ -711,6 +714,7 @@ def make_request(host: Host, request: wire.WireRequest) -> InferenceRequest:
     made._timeout = request.timeout_us
     made._preferred_memory = _CPU_MEMORY
     made._trace = InferenceTrace()
+    made._trace._key = request.key
     made._parameters = request.parameters or "{}"
     made._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
     made._answering = _Answering(host, request.key, made._output_names)

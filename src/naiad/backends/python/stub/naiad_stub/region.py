@@ -189,10 +189,11 @@ class RegionReader:
             ValueError: that is not inside the region.
         """
         if offset + size > self._size:
-            self._size = os.fstat(self._descriptor).st_size
-            if offset + size > self._size:
-                raise ValueError(f"block {offset}+{size} is not in a region of {self._size} bytes")
-            self._map = mmap.mmap(self._descriptor, self._size)
+            grown = os.fstat(self._descriptor).st_size
+            if offset + size > grown:
+                raise ValueError(f"block {offset}+{size} is not in a region of {grown} bytes")
+            self._map = mmap.mmap(self._descriptor, grown)
+            self._size = grown
         block = _Block((size,), np.uint8, self._map, offset)
         end = _BlockEnd(block, self._end)
         end.offset, end.size = offset, size

@@ -75,8 +75,8 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 # Datatype, number of axes, whether it lies in the region, offset there, bytes.
 _TENSOR = struct.Struct("<BBBQQ")
-# Timeout, correlation id, flags, model version.
-_REQUEST = struct.Struct("<QQIq")
+# Timeout, correlation id, flags, model version, key of the request on whose behalf it is made.
+_REQUEST = struct.Struct("<QQIqQ")
 # Code of the error, where there is one.
 _NO_ERROR = 0xFF
 _ALIGNMENT = 16
@@ -120,6 +120,7 @@ class WireRequest(NamedTuple):
     model_version: int
     output_names: Sequence[str]
     inputs: Sequence[WireTensor]
+    parent_key: int = 0
 
 
 class WireResponse(NamedTuple):
@@ -210,7 +211,15 @@ class Writer:
         is_text = isinstance(request.correlation_id, str)
         self.text(str(request.correlation_id) if is_text else "")
         number = 0 if is_text else int(request.correlation_id)
-        self.put(_REQUEST.pack(request.timeout_us, number, request.flags, request.model_version))
+        self.put(
+            _REQUEST.pack(
+                request.timeout_us,
+                number,
+                request.flags,
+                request.model_version,
+                request.parent_key,
+            )
+        )
         self.text(request.parameters)
         self.text(request.model_name)
         self.u32(len(request.output_names))
@@ -310,7 +319,9 @@ class Reader:
         key = self.u64()
         request_id = self.text()
         correlation_text = self.text()
-        timeout_us, correlation, flags, version = _REQUEST.unpack_from(self._payload, self._at)
+        timeout_us, correlation, flags, version, parent_key = _REQUEST.unpack_from(
+            self._payload, self._at
+        )
         self._at += _REQUEST.size
         parameters = self.text()
         model_name = self.text()
@@ -326,6 +337,7 @@ class Reader:
             version,
             output_names,
             self.tensors(),
+            parent_key,
         )
 
     def response(self) -> WireResponse:
