@@ -3,7 +3,7 @@
 Sources: Triton's extension_shared_memory.md and shared_memory_manager.cc. Two things differ on
 purpose: the offset of a region counts once (Triton 2.51 adds it in the mapping and again at every
 use), and a name is free as soon as it is unregistered, while the requests that still use the region
-keep it mapped, and as long it is shown.
+keep it mapped; as long it is shown, and other requests may use it.
 
 A client that shares memory is trusted not to shrink the object between the moment a request is
 decoded and its answer: the kernel answers an access beyond the end with a signal that ends the
@@ -185,7 +185,7 @@ class SharedMemoryRegions:
             InvalidArgumentError: the range is not inside the region, or no longer inside the
                 object.
         """
-        mapping = self._mappings.get(name)
+        mapping = self._mappings.get(name) or self._find_leaving(name)
         if mapping is None:
             self._check_is_allowed()
             raise NotFoundError(f"Unable to find shared memory region: '{name}'")
@@ -209,6 +209,14 @@ class SharedMemoryRegions:
                 f"'{region.key}' has been made smaller since it was registered"
             )
         return mapping.bytes[offset:end]
+
+    def _find_leaving(self, name: str) -> _Mapping | None:
+        """A region that is unregistered and in use, which other requests may use meanwhile."""
+        for region, reference in reversed(self._leaving):
+            mapped = reference()
+            if region.name == name and mapped is not None:
+                return _Mapping(region, mapped)
+        return None
 
     def _check_is_allowed(self) -> None:
         if not self._is_allowed:

@@ -237,9 +237,8 @@ def test_a_region_stays_mapped_while_it_is_used(
     regions.register_system("a", "/two_pages", 0, 64)
     view = regions.view("a", 0, 4)
     regions.unregister_system("a")
-    with pytest.raises(NotFoundError, match="Unable to find shared memory region: 'a'"):
-        regions.view("a", 0, 4)
     assert [region.byte_size for region in regions.system_status("a")] == [64]
+    second = regions.view("a", 2, 2)
     view[:] = b"late"
     assert (objects / "two_pages").read_bytes()[:4] == b"late"
     regions.register_system("a", "/two_pages", 0, 32)
@@ -248,7 +247,12 @@ def test_a_region_stays_mapped_while_it_is_used(
     regions.unregister_system()
     assert [region.byte_size for region in regions.system_status()] == [64]
     del view
+    assert bytes(second) == b"te"
+    assert [region.byte_size for region in regions.system_status()] == [64]
+    del second
     assert regions.system_status() == []
+    with pytest.raises(NotFoundError, match="Unable to find shared memory region: 'a'"):
+        regions.view("a", 0, 4)
 
 
 def test_unregistering_knows_no_error(regions: SharedMemoryRegions) -> None:
