@@ -5,7 +5,7 @@ import json
 import queue
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.support.served_repository import Server, running_server
+
+from naiad.inference.datatypes import BY_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +27,11 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def ask(server: Server, model: str, **inputs: tuple[str, list[int], list[Any]]) -> dict[str, Any]:
-    """The outputs' data by name."""
+Input = tuple[str, list[int], list[Any]]
+
+
+def ask(server: Server, model: str, **inputs: Input) -> dict[str, Any]:
+    """The outputs' data by name, over HTTP."""
     tensors = [
         {"name": name, "datatype": datatype, "shape": shape, "data": data}
         for name, (datatype, shape, data) in inputs.items()
@@ -35,22 +40,47 @@ def ask(server: Server, model: str, **inputs: tuple[str, list[int], list[Any]]) 
     return {output["name"]: output["data"] for output in answer["outputs"]}
 
 
+def ask_grpc(server: Server, model: str, **inputs: Input) -> dict[str, Any]:
+    """The same over gRPC."""
+    grpcclient = pytest.importorskip("tritonclient.grpc")
+    tensors = []
+    for name, (datatype, shape, data) in inputs.items():
+        tensor = grpcclient.InferInput(name, shape, datatype)
+        dtype = BY_NAME[datatype].dtype
+        elements = [item.encode() if isinstance(item, str) else item for item in data]
+        tensor.set_data_from_numpy(np.array(elements, dtype).reshape(shape))
+        tensors.append(tensor)
+    with grpcclient.InferenceServerClient(server.grpc_address) as client:
+        result = client.infer(model, tensors)
+    found = {}
+    for output in result.get_response().outputs:
+        values = result.as_numpy(output.name).ravel().tolist()
+        found[output.name] = [v.decode() if isinstance(v, bytes) else v for v in values]
+    return found
+
+
+BOTH_WAYS = pytest.mark.parametrize("asking", [ask, ask_grpc])
+
+
 def events(server: Server, model: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     text = server.post(f"/v2/models/{model}/generate_stream", body)
     return [json.loads(event.removeprefix("data: ")) for event in text.split("\n\n") if event]
 
 
+Asking = Callable[..., dict[str, Any]]
 PAIR = {"INPUT0": ("FP32", [4], [1, 2, 3, 4]), "INPUT1": ("FP32", [4], [10, 20, 30, 40])}
 
 
-def test_add_sub(server: Server) -> None:
-    found = ask(server, "add_sub", **PAIR)
+@BOTH_WAYS
+def test_add_sub(server: Server, asking: Asking) -> None:
+    found = asking(server, "add_sub", **PAIR)
     assert found == {"OUTPUT0": [11, 22, 33, 44], "OUTPUT1": [-9, -18, -27, -36]}
 
 
-def test_bls(server: Server) -> None:
-    assert ask(server, "bls_sync", **PAIR) == {"SUM": [11, 22, 33, 44]}
-    assert ask(server, "bls_async", **PAIR) == {
+@BOTH_WAYS
+def test_bls(server: Server, asking: Asking) -> None:
+    assert asking(server, "bls_sync", **PAIR) == {"SUM": [11, 22, 33, 44]}
+    assert asking(server, "bls_async", **PAIR) == {
         "SUM": [11, 22, 33, 44],
         "DIFFERENCE": [-9, -18, -27, -36],
     }
@@ -81,18 +111,27 @@ def test_square_over_a_grpc_stream(server: Server) -> None:
     assert numbers == [4, 4, 4, 4]
 
 
-def test_auto_complete(server: Server) -> None:
+@BOTH_WAYS
+def test_auto_complete(server: Server, asking: Asking) -> None:
     texts = ("BYTES", [2, 1], ["four", "\u00fcber"])
-    assert ask(server, "auto_complete", TEXT=texts) == {"LENGTH": [4, 4]}
+    assert asking(server, "auto_complete", TEXT=texts) == {"LENGTH": [4, 4]}
     config = json.loads(server.get("/v2/models/auto_complete/config"))
     assert config["max_batch_size"] == 8
 
 
+@BOTH_WAYS
+def test_instance_kinds(server: Server, asking: Asking) -> None:
+    answer = asking(server, "instance_kinds", ASK=("BOOL", [1], [True]))
+    assert answer["KIND"] == ["MODEL"]
+    assert answer["INSTANCE"][0] in {"instance_kinds_0_0", "instance_kinds_0_1"}
+
+
 def test_custom_metrics(server: Server) -> None:
-    ask(server, "custom_metrics", IN=("FP32", [3], [1, 2, 3]))
-    page = server.get("/metrics", "Metrics Service").splitlines()
-    assert 'example_elements{model="custom_metrics"} 3' in page
-    assert 'example_sizes_bucket{le="10"} 1' in page
+    for count, asking in enumerate((ask, ask_grpc), 1):
+        asking(server, "custom_metrics", IN=("FP32", [3], [1, 2, 3]))
+        page = server.get("/metrics", "Metrics Service").splitlines()
+        assert f'example_elements{{model="custom_metrics"}} {3 * count}' in page
+        assert f'example_sizes_bucket{{le="10"}} {count}' in page
 
 
 def test_image_preprocess(server: Server) -> None:
@@ -118,6 +157,8 @@ def test_image_preprocess(server: Server) -> None:
     )
     pixels = np.array(json.loads(answer)["outputs"][0]["data"]).reshape(3, 32, 32)
     np.testing.assert_allclose(pixels.mean(axis=(1, 2)), [1, 0, 0.2], atol=1e-6)
+    (output,) = ask_grpc(server, "image_preprocess", IMAGE=("BYTES", [1], [content])).values()
+    np.testing.assert_array_equal(np.array(output).reshape(3, 32, 32), pixels)
 
 
 def test_text_stream(server: Server) -> None:
