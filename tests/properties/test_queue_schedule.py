@@ -172,7 +172,8 @@ class QueueMachine(RuleBasedStateMachine):
         elif batch.closed_by is BatchClose.FULL:
             assert rows == MAX_ROWS or rows + left[0].batch_size > MAX_ROWS
         else:
-            assert rows >= min(self.preferred)
+            is_crossed = left and rows + left[0].batch_size > max(self.preferred)
+            assert rows >= min(self.preferred) or is_crossed
 
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:

@@ -48,13 +48,15 @@ class _Forming:
         count: requests in it.
         rows: of all of them.
         preferred_count: requests that made the last preferred size met on the way, or 0.
+        crossing_count: those before the first that led beyond the largest preferred size where
+            none had been met, or 0.
         key: of the first request; the others must have the same.
     """
 
-    __slots__ = ("count", "key", "preferred_count", "rows")
+    __slots__ = ("count", "crossing_count", "key", "preferred_count", "rows")
 
     def __init__(self) -> None:
-        self.count = self.rows = self.preferred_count = 0
+        self.count = self.rows = self.preferred_count = self.crossing_count = 0
         self.key: object = None
 
     def add(self, request: InferRequest, preferred: frozenset[int]) -> None:
@@ -68,7 +70,7 @@ class _Forming:
 
     def clear(self) -> None:
         """Begin anew."""
-        self.count = self.rows = self.preferred_count = 0
+        self.count = self.rows = self.preferred_count = self.crossing_count = 0
         self.key = None
 
 
@@ -99,6 +101,10 @@ class DynamicBatcher:
         # Batches at the front of the queue that take no more, then one that may still grow.
         self._formed: deque[tuple[int, BatchClose]] = deque()
         self._open = _Forming()
+        # Since when an instance is free, as far as `take` and `finish` tell.
+        self._instance_count = rules.instance_count
+        self._running_count = 0
+        self._free_since_ns = 0
 
     def limit_rows(self, max_rows: int) -> None:
         """Let later batches have at most so many rows; for batchers without preferred sizes.
@@ -118,14 +124,29 @@ class DynamicBatcher:
 
     def take(self, now_ns: int) -> Batch | None:
         """The next batch, or None while nothing is there or it pays to wait."""
+        batch = self._form(now_ns)
+        if batch is not None:
+            self._running_count += 1
+        return batch
+
+    def _form(self, now_ns: int) -> Batch | None:
         queue = self._queue
-        if not len(queue) or self._is_held():
+        if not len(queue):
             return None
+        if self._held_until_count:
+            if len(queue) < self._held_until_count:
+                return None
+            # What gathered meanwhile is looked at all together.
+            self._held_until_count = 0
+            self._fill(queue.tail(0))
+            return self._take_open(now_ns)
         if len(queue) == 1 and not self._delay_ns:
             self._forget_formed()
             return Batch(queue.pop(1), BatchClose.QUEUE_EMPTY)
         if self._formed_limit and not self._is_plain:
-            self._follow_arrivals()
+            self._follow_arrivals(
+                is_patient=bool(self._delay_ns) and now_ns - queue.oldest_ns() < self._delay_ns
+            )
             if self._formed:
                 count, closed_by = self._formed.popleft()
                 batch = Batch(queue.pop(count), closed_by)
@@ -134,12 +155,6 @@ class DynamicBatcher:
         if not self._open.count:
             self._fill(queue.tail(0))
         return self._take_open(now_ns)
-
-    def _is_held(self) -> bool:
-        if len(self._queue) < self._held_until_count:
-            return True
-        self._held_until_count = 0
-        return False
 
     def _forget_formed(self) -> None:
         """Batches that were formed may have lost a member; they are formed anew."""
@@ -150,8 +165,12 @@ class DynamicBatcher:
         """The requests that are in no batch yet."""
         return self._queue.tail(sum(count for count, _ in self._formed) + self._open.count)
 
-    def _follow_arrivals(self) -> None:
-        """Form batches as Triton did when the requests came, one by one."""
+    def _follow_arrivals(self, *, is_patient: bool) -> None:
+        """Form batches as Triton did when the requests came, one by one.
+
+        Args:
+            is_patient: the oldest of them may still wait for company.
+        """
         forming = self._open
         for request in self._unassigned():
             if len(self._formed) >= self._formed_limit:
@@ -161,6 +180,8 @@ class DynamicBatcher:
                 self._close(BatchClose.FULL if is_full else BatchClose.SHAPE_DIFFERS)
                 if len(self._formed) >= self._formed_limit:
                     return
+            elif is_patient and self._leads_beyond(request):
+                self._close(BatchClose.PREFERRED_SIZE)
             forming.add(request, self._preferred)
             is_preferred = forming.preferred_count == forming.count
             if forming.rows >= self._max_rows:
@@ -183,6 +204,19 @@ class DynamicBatcher:
             else:
                 self._close(self._why_closed(is_last=is_last, is_over=False))
 
+    def _leads_beyond(self, request: InferRequest) -> bool:
+        """Whether a batch that waits on a free instance runs without a request that just came.
+
+        With it no preferred size could be met any more.
+        """
+        forming = self._open
+        return (
+            forming.count > 0
+            and not forming.preferred_count
+            and forming.rows + request.batch_size > self._largest_preferred
+            and request.queued_ns >= self._free_since_ns
+        )
+
     def _fits(self, request: InferRequest) -> bool:
         forming = self._open
         return not forming.count or (
@@ -192,7 +226,7 @@ class DynamicBatcher:
     def _fill(self, requests: Iterator[InferRequest]) -> bool:
         """Let the open batch, which is empty, take all that fit; whether there were no others."""
         forming = self._open
-        count = rows = preferred_count = 0
+        count = rows = preferred_count = crossing_count = 0
         key: object = None
         is_last = True
         for request in requests:
@@ -202,12 +236,14 @@ class DynamicBatcher:
             elif total > self._max_rows or request.batch_key != key:
                 is_last = False
                 break
+            if count and total > self._largest_preferred and not preferred_count:
+                crossing_count = crossing_count or count
             rows = total
             count += 1
             if rows in self._preferred:
                 preferred_count = count
-        forming.count, forming.rows, forming.preferred_count = count, rows, preferred_count
-        forming.key = key
+        forming.count, forming.rows, forming.key = count, rows, key
+        forming.preferred_count, forming.crossing_count = preferred_count, crossing_count
         return is_last
 
     def _close(self, closed_by: BatchClose) -> None:
@@ -223,6 +259,8 @@ class DynamicBatcher:
             count, closed_by = forming.preferred_count, BatchClose.PREFERRED_SIZE
             if forming.rows >= self._max_rows and count == forming.count:
                 closed_by = BatchClose.FULL
+        elif forming.crossing_count and self._delay_ns and not is_over:
+            count, closed_by = forming.crossing_count, BatchClose.PREFERRED_SIZE
         elif self._delay_ns and not is_over and is_last and forming.rows < self._largest_preferred:
             forming.clear()
             return None
@@ -244,7 +282,11 @@ class DynamicBatcher:
         return BatchClose.FULL if is_same else BatchClose.SHAPE_DIFFERS
 
     def finish(self, batch: Batch, now_ns: int) -> None:
-        """What ran does not matter to what runs next."""
+        """An instance is free again; who comes from now on finds it so."""
+        if self._running_count >= self._instance_count:
+            self._free_since_ns = now_ns
+        # Warm-up batches were not taken from here.
+        self._running_count = max(self._running_count - 1, 0)
 
     def reschedule(self, request: InferRequest, now_ns: int) -> None:
         """Requests run once.

@@ -9,7 +9,7 @@ from naiad.inference.request import InferRequest
 from naiad.scheduling.default import DefaultScheduler
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 from naiad.scheduling.queue import QueuePolicy, QueueRules, TimeoutAction
-from naiad.scheduling.scheduler import BatchClose, Scheduler
+from naiad.scheduling.scheduler import Batch, BatchClose, Scheduler
 
 MS = 1_000_000
 EXECUTION_NS = 270 * MS
@@ -36,11 +36,17 @@ def run(scheduler: Scheduler, arrivals: Sequence[tuple[int, int]], instances: in
     executed: list[int] = []
     now_ns = 0
     free_ns = [0] * instances
+    running: list[Batch | None] = [None] * instances
     while waiting or len(scheduler):
         while waiting and waiting[0][0] <= now_ns:
             scheduler.offer(rows_request(waiting.pop(0)[1]), now_ns)
         for index in range(instances):
+            finished = running[index]
+            if now_ns >= free_ns[index] and finished is not None:
+                scheduler.finish(finished, now_ns)
+                running[index] = None
             if now_ns >= free_ns[index] and (batch := scheduler.take(now_ns)):
+                running[index] = batch
                 executed.append(sum(request.batch_size for request in batch.requests))
                 free_ns[index] = now_ns + EXECUTION_NS
         now_ns += MS
@@ -145,6 +151,54 @@ def test_a_delay_holds_a_batch_until_its_oldest_request_waited_that_long() -> No
     assert taken(scheduler, 999) is None
     assert scheduler.wake_ns() == 1000
     assert taken(scheduler, 1000) == (2, BatchClose.DELAY_OVER)
+
+
+def test_a_request_that_leads_beyond_every_preferred_size_sends_those_before_it() -> None:
+    scheduler = DynamicBatcher(BatcherRules(8, (2, 6), 1000))
+    offer(scheduler, 3)
+    assert taken(scheduler, 0) is None
+    offer(scheduler, 4, now_ns=10)
+    assert taken(scheduler, 10) == (1, BatchClose.PREFERRED_SIZE)
+    # It waits for its own company.
+    assert taken(scheduler, 1009) is None
+    assert taken(scheduler, 1010) == (1, BatchClose.DELAY_OVER)
+
+
+def test_behind_a_running_batch_such_a_request_joins_those_before_it() -> None:
+    scheduler = DynamicBatcher(BatcherRules(8, (2, 6), 1000))
+    offer(scheduler, 2)
+    running = scheduler.take(0)
+    assert running is not None
+    offer(scheduler, 3, 4, now_ns=10)
+    scheduler.finish(running, 20)
+    assert taken(scheduler, 20) == (2, BatchClose.PREFERRED_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("preferred", "delay_ns", "rows", "now_ns", "expected"),
+    [
+        # The largest preferred size, though a smaller one was met on the way.
+        ((4, 6), 0, [1] * 7, 0, [6, 1]),
+        ((2, 6), 1000, [3, 4], 0, [3]),
+        ((2, 6), 1000, [3, 4], 1000, [7]),
+        ((2, 6), 1000, [3, 4, 1], 1100, [8]),
+    ],
+)
+def test_what_gathers_while_the_scheduler_is_held_is_looked_at_together(
+    preferred: tuple[int, ...],
+    delay_ns: int,
+    rows: list[int],
+    now_ns: int,
+    expected: list[int],
+) -> None:
+    scheduler = DynamicBatcher(BatcherRules(8, preferred, delay_ns, held_until_count=len(rows)))
+    offer(scheduler, *rows[:-1])
+    assert taken(scheduler, 0) is None
+    offer(scheduler, rows[-1])
+    sizes = []
+    while batch := scheduler.take(now_ns):
+        sizes.append(sum(request.batch_size for request in batch.requests))
+    assert sizes == expected
 
 
 def test_a_full_batch_does_not_wait() -> None:
