@@ -311,6 +311,16 @@ class LoadedModel(Protocol):
         ...
 
 
+@runtime_checkable
+class ProcessModel(Protocol):
+    """A loaded model that says where its instances run."""
+
+    @property
+    def are_instances_processes(self) -> bool:
+        """Whether each has a process of its own, so that they can be made side by side."""
+        ...
+
+
 class Backend(Protocol):
     """A framework adapter; one object per server."""
 

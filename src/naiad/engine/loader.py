@@ -19,6 +19,7 @@ from naiad.backends.base import (
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.batching_parameters import read_is_retried_singly
 from naiad.engine.config_support import ignored_settings, move_to_cpu
+from naiad.engine.instance_starts import make_instances
 from naiad.engine.instances import TensorAdapters
 from naiad.engine.load_advice import AdviceOptions, LoadAdvisor, StepModels
 from naiad.engine.ragged_tensors import RaggedTensors
@@ -267,15 +268,7 @@ class Loader:
         loaded = backend.load(self._source(plan, version, services))
         instances: list[Instance | RequestInstance] = []
         try:
-            # One by one, so that those made before a failure are closed.
-            for index, place in enumerate(list_instances(config)):
-                _log.info(
-                    "TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)",
-                    place.name,
-                    "CPU" if place.gpu is None else "GPU",
-                    place.gpu or 0,
-                )
-                instances.append(loaded.create_instance(index))
+            instances = make_instances(loaded, list_instances(config))
             labels = read_labels(plan.folder, config)
             signature = ModelSignature.from_config(config)
             _note_unused(config, instances)

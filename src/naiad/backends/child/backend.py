@@ -101,6 +101,11 @@ class ChildModel:
         self._make_arguments = make_arguments
         self._signature = ModelSignature.for_backend(source.config)
 
+    @property
+    def are_instances_processes(self) -> bool:
+        """See `ProcessModel`."""
+        return True
+
     def create_instance(self, index: int) -> MergedInstance:
         """Start a process and the model in it.
 

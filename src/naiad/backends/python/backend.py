@@ -66,6 +66,11 @@ class PythonModel:
         self._environment = environments.find(options.environment)
         self._services: ModelServices = source.services or NoServices()
 
+    @property
+    def are_instances_processes(self) -> bool:
+        """See `ProcessModel`."""
+        return not self._options.is_in_process
+
     def create_instance(self, index: int) -> PythonInstance | InProcessInstance:
         """Start the model, in a process of its own if its config does not say otherwise.
 
