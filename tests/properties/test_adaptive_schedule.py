@@ -1,6 +1,7 @@
 """Random schedules of the adaptive batcher."""
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.requests import rows_request
 
@@ -88,10 +89,7 @@ class Schedule:
             self.take()
 
 
-@given(steps=steps, instances=st.integers(1, 3))
-def test_nothing_is_lost_no_batch_is_too_large_and_no_wait_too_long(
-    steps: list[tuple[str, int, int]], instances: int
-) -> None:
+def run(steps: list[tuple[str, int, int]], instances: int) -> None:
     schedule = Schedule(instances)
     for verb, number, ns in steps:
         schedule.pass_time(ns)
@@ -113,3 +111,18 @@ def test_nothing_is_lost_no_batch_is_too_large_and_no_wait_too_long(
     while schedule.waiting or schedule.running:
         schedule.finish(0)
         schedule.pass_time(TARGET_NS)
+
+
+@given(steps=steps, instances=st.integers(1, 3))
+def test_nothing_is_lost_no_batch_is_too_large_and_no_wait_too_long(
+    steps: list[tuple[str, int, int]], instances: int
+) -> None:
+    run(steps, instances)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@settings(max_examples=10_000, deadline=None)
+@given(steps=steps, instances=st.integers(1, 3))
+def test_ten_thousand_schedules_hold(steps: list[tuple[str, int, int]], instances: int) -> None:
+    run(steps, instances)
