@@ -111,8 +111,9 @@ class AdaptiveBatcher:
         taken_ns, rows = self._running.pop(batch, (0, 0))
         if not rows:
             return
-        self._running_rows -= rows
         window = self._window
+        window.present_rows += self._waiting_rows + self._running_rows
+        self._running_rows -= rows
         took_ns = now_ns - taken_ns
         window.busy_ns += took_ns
         self._controller.times.add(rows, took_ns)
@@ -132,6 +133,8 @@ class AdaptiveBatcher:
         is_time = elapsed_ns >= _WINDOW_NS and self._finished_count >= _WINDOW_BATCHES
         if not (is_time or controller.is_exploring or elapsed_ns >= _LONG_WINDOW_NS):
             return
+        self._window.most_rows = self._peak_rows
+        self._window.execution_count = self._finished_count
         controller.revise(self._window, max(elapsed_ns, 1))
         self._batcher.limit_rows(self.tuning.max_rows)
         self._window = LoadWindow()
