@@ -123,10 +123,75 @@ class Doubled(nn.Module):
         return out
 
 
+class Clip(nn.Module):
+    """Five axes, and batch norm over three of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(2, 4, 3, padding=1)
+        self.norm = nn.BatchNorm3d(4)
+
+    def forward(self, clip: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = torch.relu(self.norm(self.conv(clip)))
+        return out
+
+
+class Tabular(nn.Module):
+    """Rows of numbers, and batch norm over them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(10, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3)
+        )
+
+    def forward(self, row: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(row)
+        return out
+
+
+class Scaled(nn.Module):
+    """Two inputs, the second of which is easily taken for a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return torch.log(self.linear(x).abs() + 1e-3) * scale
+
+
+class Recurrent(nn.Module):
+    """A sequence of any length; its steps and its last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 7, 2, batch_first=True, dropout=0.3)
+        self.head = nn.Linear(7, 4)
+
+    def forward(self, sequence: torch.Tensor) -> dict[str, torch.Tensor]:
+        steps, last = self.gru(sequence)
+        return {"steps": self.head(steps), "last": last[-1]}
+
+
+class Triple(nn.Module):
+    """Three inputs of one shape, none of which may stand for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(
+        self, anchor: torch.Tensor, near: torch.Tensor, far: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        a, n, f = (torch.tanh(self.linear(part)) for part in (anchor, near, far))
+        return {"pull": a * n, "push": a - 2 * f}
+
+
 def _seeded(make: Callable[[], nn.Module], *example: torch.Tensor) -> Made:
     model = make()
     for part in model.modules():
-        if isinstance(part, nn.BatchNorm2d):
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
             assert part.running_mean is not None
             assert part.running_var is not None
             part.running_mean.uniform_(-0.5, 0.5)
@@ -174,11 +239,53 @@ def doubled() -> Made:
     return _seeded(Doubled, torch.randn(2, 4))
 
 
+def clip() -> Made:
+    torch.manual_seed(9)
+    return _seeded(Clip, torch.randn(2, 2, 4, 6, 6))
+
+
+def tabular() -> Made:
+    torch.manual_seed(10)
+    return _seeded(Tabular, torch.randn(2, 10))
+
+
+def scaled() -> Made:
+    torch.manual_seed(11)
+    return _seeded(Scaled, torch.randn(2, 4), torch.rand(2, 4))
+
+
+def recurrent() -> Made:
+    torch.manual_seed(12)
+    return _seeded(Recurrent, torch.randn(2, 6, 5))
+
+
+def triple() -> Made:
+    torch.manual_seed(13)
+    return _seeded(Triple, torch.randn(2, 6), torch.randn(2, 6), torch.randn(2, 6))
+
+
 MODELS: dict[str, Callable[[], Made]] = {
     made.__name__: made
-    for made in (conv_net, encoder, detector, flow, labeler, gate, unstable, doubled)
+    for made in (
+        conv_net,
+        encoder,
+        detector,
+        flow,
+        labeler,
+        gate,
+        unstable,
+        doubled,
+        clip,
+        tabular,
+        scaled,
+        recurrent,
+        triple,
+    )
 }
-DYNAMIC: dict[str, dict[str, dict[int, str]]] = {"encoder": {"ids": {0: "batch", 1: "tokens"}}}
+DYNAMIC: dict[str, dict[str, dict[int, str]]] = {
+    "encoder": {"ids": {0: "batch", 1: "tokens"}},
+    "recurrent": {"sequence": {0: "batch", 1: "steps"}},
+}
 
 
 class Wrapped(nn.Module):

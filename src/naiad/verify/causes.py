@@ -15,6 +15,7 @@ import numpy as np
 from naiad.clock import Clock
 from naiad.inference.comparison import Outputs, same_bits, worst
 from naiad.repository.golden import GoldenCase, TensorRecord
+from naiad.verify.deafness import find_deaf_input
 from naiad.verify.explanation import Cause, Explanation
 from naiad.verify.hops import Hop, HopFailedError
 from naiad.verify.judge import Judge
@@ -235,6 +236,8 @@ class _Search:
         singles, pairs = self._hypotheses()
         shown = self._first_that_holds(singles, deadline)
         if not shown and not self._is_random:
+            shown = _as_list(find_deaf_input(self.suspicion.hop, self._eager(), self.cases))
+        if not shown and not self._is_random:
             shown = _as_list(_levels(self.suspicion, self.probe))
         if not shown:
             shown = self._first_that_holds(pairs, deadline)
@@ -243,6 +246,10 @@ class _Search:
         if self._is_random:
             return [_random(self.suspicion)]
         return _as_list(_mixing(self.suspicion, self.probe))
+
+    def _eager(self) -> Hop | None:
+        laboratory = self.suspicion.laboratory
+        return None if laboratory is None else laboratory.eager
 
     def _first_that_holds(
         self, hypotheses: Iterable[_Hypothesis], deadline_ns: int
@@ -269,7 +276,7 @@ class _Search:
             *(((reading,), ()) for reading in mixing),
             *(((), (reference,)) for reference in late),
         ]
-        return singles, _pairs(readings, references)
+        return singles, _pairs(readings, [r for r in references if not r.is_blunt])
 
     def _references(self) -> list[Reference]:
         laboratory, cases = self.suspicion.laboratory, self.suspicion.cases

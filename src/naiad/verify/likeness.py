@@ -23,6 +23,8 @@ _NEARER: Final = 0.5
 # A difference much larger than the rounding itself has another cause.
 _LARGER: Final = 8.0
 _COSINE: Final = 0.4
+# An answer that is the right one times a number is no rounding of it, whatever it resembles.
+_SCALED: Final = 0.98
 # Of BF16, whose step is 2^-8, after a few layers.
 _COARSE: Final = 0.05
 _STANDARD_ERRORS: Final = 6.0
@@ -216,7 +218,8 @@ def _is_correlated(expected: Array, actual: Array, plain: Array) -> bool:
         expected.astype(np.float64) - plain.astype(np.float64),
         actual.astype(np.float64) - plain.astype(np.float64),
     )
-    if directions is None:
+    along = cosine(actual.astype(np.float64) - plain.astype(np.float64), plain.astype(np.float64))
+    if directions is None or (along is not None and abs(along) > _SCALED):
         return False
     return directions >= _COSINE and directions * math.sqrt(plain.size) >= _STANDARD_ERRORS
 

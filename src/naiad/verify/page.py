@@ -5,7 +5,7 @@ from html import escape
 from importlib import resources
 from typing import Final
 
-from naiad.inference.comparison import Difference, worst
+from naiad.inference.comparison import Difference, Tolerance, worst
 from naiad.verify import charts
 from naiad.verify.explanation import HARMLESS
 from naiad.verify.report import (
@@ -90,9 +90,9 @@ def _findings(model: ModelReport) -> Iterator[str]:
         yield f'<p class="finding bad"><b>file</b> {escape(problem)}</p>'
     for found in model.causes:
         kind = "known" if found.cause in HARMLESS else "bad"
-        yield (
-            f'<p class="finding {kind}"><b>{escape(found.cause)}</b> {escape(found.sentence)}</p>'
-        )
+        # The label has said it.
+        told = found.sentence.removeprefix(f"{found.cause}: ")
+        yield f'<p class="finding {kind}"><b>{escape(found.cause)}</b> {escape(told)}</p>'
 
 
 def _figure(title: str, drawing: str) -> str:
@@ -153,7 +153,7 @@ def _tolerance_table(model: ModelReport) -> str:
         found = [d for row in model.rows for d in row.differences if d.output == name]
         noise = model.noise.get(name)
         cells = [
-            name, f"{tolerance.atol:.1e} + {tolerance.rtol:.1e} of the value",
+            name, _within(tolerance),
             "" if noise is None else format_number(noise), *_worst_cells(found),
         ]  # fmt: skip
         rows.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
@@ -163,6 +163,12 @@ def _tolerance_table(model: ModelReport) -> str:
         '<h3>Outputs</h3><div class="scroll"><table><thead>'
         f"<tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _within(tolerance: Tolerance) -> str:
+    if tolerance.atol == tolerance.rtol == 0:
+        return "the same value"
+    return f"{tolerance.atol:.1e} + {tolerance.rtol:.1e} of the value"
 
 
 def _worst_cells(found: Sequence[Difference]) -> list[str]:

@@ -190,6 +190,18 @@ def _batches(case: GoldenCase, answer: Outputs | None) -> Iterator[Reading]:
             "batch",
             by_rows,
         )
+        for told, change in (
+            ("in reverse", lambda rows: rows[::-1]),
+            ("one row late", lambda rows: np.roll(rows, -1, axis=0)),
+            ("one row early", lambda rows: np.roll(rows, 1, axis=0)),
+        ):
+            yield Reading(
+                Cause.BATCH_MIXING,
+                f"rows of the batch change places: '{{hop}}' gives them back {told}, so requests "
+                "that share a batch get each other's answers",
+                "batch",
+                _reading(partial(_reorder_rows, change=change)),
+            )
         return
     for size in (1, 2, 3, 4, 8, 16):
         yield Reading(
@@ -208,6 +220,10 @@ def _reorder_inputs(case: GoldenCase, order: Mapping[str, str]) -> Mapping[str, 
 
 def _reorder_outputs(_case: GoldenCase, found: Outputs, order: Mapping[str, str]) -> Outputs:
     return {name: found[order.get(name, name)] for name in found}
+
+
+def _reorder_rows(_case: GoldenCase, found: Outputs, change: Callable[[Array], Array]) -> Outputs:
+    return {name: np.ascontiguousarray(change(array)) for name, array in found.items()}
 
 
 def _cast_input(case: GoldenCase, name: str, dtype: str) -> Mapping[str, Array]:
@@ -314,7 +330,10 @@ def _layouts(rank: int, first: int = 0) -> Iterator[tuple[int, ...]]:
         orders: Iterator[tuple[int, ...]] = itertools.permutations(moved)
     else:
         to_end, to_front = (*moved[1:], moved[0]), (moved[-1], *moved[:-1])
-        orders = iter((to_end, to_front, (*moved[:-2], moved[-1], moved[-2])))
+        usual = (to_end, to_front, (*moved[:-2], moved[-1], moved[-2]))
+        # Channels move while the batch stays.
+        within = (tuple(axes[first:]) for axes in _layouts(rank, first + 1))
+        orders = itertools.chain(usual, within)
     yield from ((*kept, *order) for order in orders if order != moved)
 
 

@@ -50,6 +50,8 @@ class Reference:
         answer: what becomes of its outputs; None for nothing.
         likeness: when the hop's answer is this one.
         is_random: each answer is another draw.
+        is_blunt: it makes one value of all of an output, so that too many other faults would
+            look like a second one beside it.
     """
 
     cause: Cause
@@ -60,6 +62,7 @@ class Reference:
     answer: Callable[[Outputs], Outputs] | None = None
     likeness: Likeness = Likeness.EQUAL
     is_random: bool = False
+    is_blunt: bool = False
 
     def needs_source(self) -> bool:
         """Whether the golden outputs alone don't do."""
@@ -112,8 +115,8 @@ def source_references(possible: "Sequence[SourceFault]") -> Iterator[Reference]:
         if fault in possible:
             yield Reference(
                 Cause.ROUNDING,
-                f"reduced precision: the source model, {fault.value}, answers what '{{hop}}' "
-                "answers, to the rounding of that",
+                f"reduced precision: the source model with this in it ({fault.value}) answers what "
+                "'{hop}' answers, to the rounding of that",
                 "precision",
                 frozenset({fault}),
                 likeness=Likeness.NEAR,
@@ -158,6 +161,7 @@ def output_references(cases: Sequence[GoldenCase]) -> Iterator[Reference]:
                     f"wrong datatype: output '{name}' of '{{hop}}' is the right one cast to {told}",
                     f"cast of output {name}",
                     answer=partial(_change_output, name=name, change=cast),
+                    is_blunt=_has_one_value([cast(case.outputs[name]) for case in cases]),
                 )
     if any(array.dtype in {np.dtype("f4"), np.dtype("f8")} for array in cases[0].outputs.values()):
         for name, likeness in (("FP16", Likeness.HALF), ("BF16", Likeness.BRAIN)):
@@ -210,6 +214,10 @@ def _there_and_back(array: Array, target: str) -> Array:
 
 def _changes(cast: Callable[[Array], Array], array: Array) -> bool:
     return not np.array_equal(cast(array), array, equal_nan=array.dtype.kind == "f")
+
+
+def _has_one_value(arrays: Sequence[Array]) -> bool:
+    return len({value for array in arrays for value in np.unique(array).tolist()}) == 1
 
 
 def _as_many(array: Array, other: Array) -> Array:

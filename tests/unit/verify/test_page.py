@@ -109,3 +109,12 @@ def test_a_histogram_counts_every_element_by_its_decade() -> None:
     assert counted == {"0": 2, "1e-5": 1, "1e1": 2}
     assert list(plot.histogram) == decades()
     assert all(np.isfinite(point).all() for point in plot.points)
+
+
+def test_a_cause_is_named_once_and_exact_is_said_so() -> None:
+    cause = Explanation(Cause.SWAPPED_INPUTS, "h", "swapped inputs: with them back it is right")
+    model = ModelReport("m", 1, causes=[cause], tolerances={"best": EXACT})
+    text = outline(format_page(Report([model]))).text
+    assert text.count("swapped inputs") == 1
+    assert "with them back it is right" in text
+    assert "the same value" in text
