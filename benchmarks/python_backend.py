@@ -235,17 +235,28 @@ def measure_served(targets: list[Target], options: argparse.Namespace) -> tuple[
     return small, large
 
 
-def compare(small: Served, large: Served) -> dict[str, float]:
-    """How often the process of ours answers for each answer of Triton's."""
+def compare(small: Served, large: Served) -> dict[str, dict[str, float]]:
+    """Our process beside Triton's: requests/s, and the server's CPU time for a request.
+
+    On a machine that does something else, too, the CPU time says more.
+    """
     if TRITON not in small:
         return {}
-    ratios = {
-        f"small_{ours.connections}": ours.requests_per_s / theirs.requests_per_s
+    pairs = {
+        f"small_{ours.connections}": (ours, theirs)
         for ours, theirs in zip(small["process"], small[TRITON], strict=True)
     }
-    ratios["large"] = large["process"][0].requests_per_s / large[TRITON][0].requests_per_s
-    for case, ratio in ratios.items():
-        print(f"{case}: {ratio:.2f} times Triton's requests/s")
+    pairs["large"] = (large["process"][0], large[TRITON][0])
+    ratios = {}
+    for case, (ours, theirs) in pairs.items():
+        ratios[case] = {
+            "requests_per_s": ours.requests_per_s / theirs.requests_per_s,
+            "server_cpu": (ours.server_cpu_us or 0) / (theirs.server_cpu_us or 1),
+        }
+        print(
+            f"{case}: {ratios[case]['requests_per_s']:.2f} times Triton's requests/s with "
+            f"{ratios[case]['server_cpu']:.2f} times its CPU for each"
+        )
     return ratios
 
 
