@@ -84,7 +84,8 @@ async def test_sys_exit_is_an_error_like_any_other(tmp_path: Path) -> None:
         assert await pid(engine) == first
 
 
-async def test_requests_survive_kill_9_again_and_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.full)])
+async def test_requests_survive_kill_9_again_and_again(tmp_path: Path, kills: int) -> None:
     write_obedient(tmp_path, extra="instance_group [ { count: 2 kind: KIND_CPU } ]")
     write_obedient(tmp_path, "other")
     async with serving(tmp_path) as engine:
@@ -103,7 +104,7 @@ async def test_requests_survive_kill_9_again_and_again(tmp_path: Path) -> None:
         is_over = asyncio.Event()
         clients = [asyncio.create_task(load()) for _ in range(4)]
         killed: set[int] = set()
-        while len(killed) < 8:
+        while len(killed) < kills:
             victim = await ask(engine, "m", texts("pid"))
             if victim.error is None:
                 number = int(victim.outputs[0].data[0])
@@ -115,6 +116,54 @@ async def test_requests_survive_kill_9_again_and_again(tmp_path: Path) -> None:
         assert answers > failures
         assert await pid(engine) not in killed
         assert engine.find("m").statistics.pending_count == 0
+
+
+HOSTILE = """
+import os, struct, time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        from naiad_stub.host import binding
+        order = requests[0].inputs()[0].as_numpy()[0].decode()
+        channel = binding.get()._channel
+        if order == "frame":
+            channel._socket.sendall(struct.pack("<IHHQ", 0xFFFFFFFF, 24, 0, 1))
+        elif order == "noise":
+            channel._socket.sendall(os.urandom(4096))
+        elif order != "pid":
+            channel.send(int(order), 1, os.urandom(64))
+        if order != "pid":
+            time.sleep(3600)
+        out = pb_utils.Tensor("OUT", np.array([str(os.getpid())], np.object_))
+        return [pb_utils.InferenceResponse([out])]
+"""
+
+
+# By number: EXECUTED, RESPONSE, LOG, INFER, CALL, TELL.
+@pytest.mark.parametrize(
+    "order",
+    [
+        "frame",
+        "26",
+        *(pytest.param(o, marks=pytest.mark.full) for o in ("noise", "23", "24", "25", "28", "29")),
+    ],
+)
+async def test_a_process_that_sends_noise_is_ended_and_the_server_is_not(
+    tmp_path: Path, order: str
+) -> None:
+    write_model(
+        tmp_path,
+        "m",
+        HOSTILE,
+        datatype="TYPE_STRING",
+        extra='parameters { key: "EXECUTE_TIMEOUT_MS" value { string_value: "3000" } }\n',
+    )
+    write_obedient(tmp_path, "other")
+    async with serving(tmp_path) as engine:
+        assert "is not healthy" in await error(engine, "m", texts(order))
+        assert await pid(engine, "other")
+        # It waits for the process that takes over.
+        assert await pid(engine)
 
 
 async def test_a_model_is_unready_while_none_of_its_processes_lives(tmp_path: Path) -> None:
