@@ -112,9 +112,11 @@ class SharedMemoryRegions:
             UnsupportedError: the server does not allow it.
         """
         self._check_is_allowed()
-        names = [name] if name in self._mappings else [] if name else [*self._mappings]
-        for known in names:
-            mapping = self._mappings.pop(known)
+        # A region may be called '', and goes with all.
+        for known in (name,) if name else tuple(self._mappings):
+            mapping = self._mappings.pop(known, None)
+            if mapping is None:
+                continue
             self._leaving.append((mapping.region, weakref.ref(mapping.object)))
         self._leaving = [leaving for leaving in self._leaving if leaving[1]() is not None]
 

@@ -268,6 +268,13 @@ def test_unregistering_knows_no_error(regions: SharedMemoryRegions) -> None:
     assert regions.system_status() == []
 
 
+def test_a_region_without_a_name_does_not_save_the_others(regions: SharedMemoryRegions) -> None:
+    regions.register_system("", "/two_pages", 0, 64)
+    regions.register_system("b", "/other", 0, 64)
+    regions.unregister_system("")
+    assert regions.system_status() == []
+
+
 def test_unknown_names_are_not_found(regions: SharedMemoryRegions) -> None:
     regions.register_system("a", "/two_pages", 0, 64)
     with pytest.raises(NotFoundError, match="Unable to find system shared memory region: 'z'"):
