@@ -151,6 +151,7 @@ def reload_by_poll(server: ServerProcess, amount: int) -> None:
         pytest.param("poll", reload_by_poll, 50, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.timeout(900)
 def test_a_reload_costs_no_request(
     tmp_path: Path, mode: str, reload: Callable[[ServerProcess, int], None], reloads: int
 ) -> None:

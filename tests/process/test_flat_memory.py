@@ -151,6 +151,7 @@ SLOW_NAMES = NAMES[-2:]
         *(pytest.param(name, 200, 20, marks=pytest.mark.full) for name in NAMES),
     ],
 )
+@pytest.mark.timeout(900)
 def test_memory_is_flat(repository: Path, name: str, cycles: int, settled: int) -> None:
     result = subprocess.run(
         # One pool for all threads, or which thread allocates decides over some percent.
@@ -160,7 +161,7 @@ def test_memory_is_flat(repository: Path, name: str, cycles: int, settled: int) 
         ],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=880,
         check=False,
     )
     assert result.returncode == 0, result.stderr
