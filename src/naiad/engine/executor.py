@@ -221,6 +221,8 @@ class Executor:
     async def drain(self) -> None:
         """Refuse new requests and wait until the accepted ones are answered."""
         self._is_stopping = True
+        self._scheduler.stop(self._clock.now_ns())
+        self._schedule_tick()
         await self._is_idle.wait()
 
     async def close(self) -> None:

@@ -183,5 +183,9 @@ class AdaptiveBatcher:
         """Never any: requests do not depend on each other."""
         return ()
 
+    def stop(self, now_ns: int) -> None:
+        """No request will be offered any more."""
+        self._batcher.stop(now_ns)
+
     def __len__(self) -> int:
         return len(self._batcher)

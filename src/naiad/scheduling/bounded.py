@@ -128,6 +128,10 @@ class BoundedScheduler:
         self._release(abandoned)
         return abandoned
 
+    def stop(self, now_ns: int) -> None:
+        """No request will be offered any more."""
+        self._scheduler.stop(now_ns)
+
     def __len__(self) -> int:
         return len(self._scheduler)
 

@@ -57,5 +57,8 @@ class DefaultScheduler:
         """Never any: requests do not depend on each other."""
         return ()
 
+    def stop(self, now_ns: int) -> None:
+        """No request waits for another."""
+
     def __len__(self) -> int:
         return len(self._queue)

@@ -325,5 +325,9 @@ class DynamicBatcher:
         """Never any: requests do not depend on each other."""
         return ()
 
+    def stop(self, now_ns: int) -> None:
+        """Hold nothing back any more."""
+        self._held_until_count = 0
+
     def __len__(self) -> int:
         return len(self._queue)

@@ -148,5 +148,9 @@ class LimitedScheduler:
     def _waits(self) -> bool:
         return any(ticket.is_waiting for ticket in self._tickets)
 
+    def stop(self, now_ns: int) -> None:
+        """No request will be offered any more."""
+        self._scheduler.stop(now_ns)
+
     def __len__(self) -> int:
         return len(self._scheduler) + sum(len(batch.requests) for batch in self._held.values())

@@ -124,6 +124,10 @@ class Scheduler(Protocol):
         """Requests that can't run because one before them was removed; they leave the queue."""
         ...
 
+    def stop(self, now_ns: int) -> None:
+        """No request will be offered any more: none of those that wait shall wait for one."""
+        ...
+
     def __len__(self) -> int:
         """How many requests wait."""
         ...

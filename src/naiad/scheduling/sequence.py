@@ -533,6 +533,18 @@ class SequenceBatcher:
         abandoned, self._abandoned = self._abandoned, []
         return abandoned
 
+    def stop(self, now_ns: int) -> None:
+        """End the sequences, whose next requests will not come; what waits still runs.
+
+        Those of the backlog need not wait until the others have been idle for long enough.
+        """
+        self._is_held = False
+        if self._rules.is_iterative:
+            return  # they end by themselves, and until then their requests come back
+        for sequence in list(self._open.values()):
+            self._idle.pop(sequence, None)
+            self._end(sequence, now_ns)
+
     def _end(self, sequence: _Sequence, now_ns: int) -> None:
         """Let nothing more join; what is in the queue still runs."""
         sequence.is_closed = True

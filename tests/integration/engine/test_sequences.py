@@ -342,6 +342,32 @@ async def infer(engine: Engine, name: str, value: int, flags: str = "", key: int
     return values
 
 
+async def test_a_drain_answers_the_backlog_although_no_slot_is_given_up() -> None:
+    # Idle for an hour before a slot is free.
+    harness = Harness("direct { } max_sequence_idle_microseconds: 3600000000", max_batch_size=1)
+    assert await harness.infer(1, 5, "s") == 5
+    waiting = [harness.send(2, 3, "s")[1], harness.send(2, 4)[1], harness.send(3, 9, "s")[1]]
+    await asyncio.wait_for(harness.executor.drain(), 5)
+    assert [result(await answer) for answer in waiting] == [3, 7, 9]
+    with pytest.raises(UnavailableError, match="stopped accepting"):
+        harness.send(1, 1)
+    await harness.executor.close()
+
+
+async def test_a_reload_ends_the_sequences_of_the_model(
+    repository: RepositoryBuilder, engine: Engine
+) -> None:
+    repository.add_onnx("sum", BATCHED, repository_config("direct { }"))
+    await engine.load_model("sum", None, {})
+    assert await infer(engine, "sum", 5, "s") == [5]
+    changed = repository_config("direct { } max_sequence_idle_microseconds: 5000000")
+    repository.add_onnx("sum", BATCHED, changed)
+    await engine.load_model("sum", None, {})
+    with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
+        await infer(engine, "sum", 1)
+    assert await infer(engine, "sum", 1, "s") == [1]
+
+
 async def test_an_onnx_model_keeps_a_state(repository: RepositoryBuilder, engine: Engine) -> None:
     repository.add_onnx("sum", BATCHED, repository_config("direct { }"))
     await engine.load_model("sum", None, {})

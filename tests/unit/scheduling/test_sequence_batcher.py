@@ -508,3 +508,43 @@ def test_other_schedulers_run_every_request_once(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match="TRITONSERVER_REQUEST_RELEASE_RESCHEDULE"):
         scheduler.reschedule(rows_request(1), 0)
+
+
+@both
+def test_at_the_end_the_backlog_does_not_wait_for_sequences_that_get_no_more(
+    make: Callable[..., SequenceBatcher],
+) -> None:
+    batcher = make(1)
+    offer(batcher, step(1, "s"), step(2, "s"), step(2), step(3, "se"))
+    assert run(batcher) == [1]
+    assert batcher.take(0) is None
+    batcher.stop(0)
+    assert [run(batcher) for _ in range(3)] == [[2], [2], [3]]
+    assert not len(batcher)
+    assert batcher.next_deadline_ns() is None
+
+
+def test_a_generation_goes_on_at_the_end() -> None:
+    batcher = direct(1, is_iterative=True)
+    only = step(0)
+    offer(batcher, only)
+    batch = take(batcher)
+    batcher.stop(0)
+    batcher.reschedule(only, 0)
+    batcher.finish(batch, 0)
+    assert take(batcher).requests == [only]
+
+
+def test_what_is_held_back_runs_at_the_end() -> None:
+    for batcher in (
+        direct(held_until_count=5),
+        oldest(batching=BatcherRules(4)),
+    ):
+        offer(batcher, step(1, "s"))
+        batcher.stop(0)
+        assert run(batcher) == [1]
+    held = DynamicBatcher(BatcherRules(4, held_until_count=5))
+    held.offer(rows_request(1), 0)
+    assert held.take(0) is None
+    held.stop(0)
+    assert held.take(0) is not None
