@@ -1,11 +1,9 @@
 """What a check found, as values, as text for people, as JSON and as JUnit XML for machines."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
-from typing import Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from rich import box
@@ -15,8 +13,7 @@ from rich.text import Text
 
 from naiad.check.trial import Run
 from naiad.model_config.diagnose import Finding, format_finding
-
-_CONTROLS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+from naiad.printable import file_text, xml_text
 
 
 class ExitCode(IntEnum):
@@ -120,7 +117,7 @@ class Report:
             "exit_code": int(self.exit_code()),
             "models": [asdict(model) for model in self.models],
         }
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return file_text(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
     def to_junit(self) -> str:
         """A test case for each model, which fails with its findings."""
@@ -137,8 +134,7 @@ class Report:
                 failure.text = "\n".join(_lines(finding))
             if model.could_not_run:
                 SubElement(case, "skipped", message=model.could_not_run)
-        # XML has no way to write most control characters, and a model's error may hold any.
-        text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", tostring(suite, encoding="unicode"))
+        text = xml_text(tostring(suite, encoding="unicode"))
         return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 

@@ -7,6 +7,7 @@ import click
 
 from naiad.cli.console import make_console
 from naiad.errors import NaiadError
+from naiad.printable import terminal_text
 
 
 @click.command("check")
@@ -75,7 +76,7 @@ def check(  # noqa: PLR0913  # one parameter for each option
         if json_file is not None and str(json_file) != "-":
             json_file.write_text(report.to_json(), encoding="utf-8")
     except (NaiadError, OSError) as error:
-        click.echo(f"naiad check: {error}", err=True)
+        click.echo(terminal_text(f"naiad check: {error}"), err=True)
         sys.exit(ExitCode.COULD_NOT_RUN)
     if json_file is not None and str(json_file) == "-":
         click.echo(report.to_json(), nl=False)

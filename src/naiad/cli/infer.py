@@ -26,6 +26,7 @@ from naiad.inference.datatypes import (
     widen_bf16,
 )
 from naiad.inference.tensor import Tensor
+from naiad.printable import terminal_text
 
 Array = npt.NDArray[Any]
 
@@ -109,7 +110,7 @@ def infer(  # noqa: PLR0913  # one parameter for each option
                 binary=not as_json,
             )
     except NaiadError as error:
-        click.echo(f"naiad infer: {error.message}{_advise(error)}", err=True)
+        click.echo(terminal_text(f"naiad infer: {error.message}{_advise(error)}"), err=True)
         sys.exit(1)
     console.print(f"{result.model_name}, version {result.model_version}", highlight=False)
     for tensor in inputs:

@@ -9,6 +9,7 @@ import click
 from naiad.cli.console import make_console
 from naiad.cli.current_folder import add_current_folder
 from naiad.errors import NaiadError
+from naiad.printable import terminal_text
 from naiad.source_model.description import SourceDescription
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def verify(**given: Any) -> None:
     try:
         report = _run(options)
     except (NaiadError, OSError) as error:
-        click.echo(f"naiad verify: {error}", err=True)
+        click.echo(terminal_text(f"naiad verify: {error}"), err=True)
         sys.exit(ExitCode.COULD_NOT_RUN)
     # Files first: a reader that has seen enough closes the pipe of the table.
     failure = _write_files(report, given)

@@ -58,7 +58,7 @@ class ServerLog:
     def __init__(self, values: LogSettingValues) -> None:
         self._values = values
         self._handler: logging.Handler = (
-            logging.FileHandler(values.log_file, encoding="utf-8")
+            logging.FileHandler(values.log_file, encoding="utf-8", errors="backslashreplace")
             if values.log_file
             else logging.StreamHandler(sys.stderr)
         )

@@ -6,6 +6,7 @@ from importlib import resources
 from typing import Final
 
 from naiad.inference.comparison import Difference, Tolerance, worst
+from naiad.printable import file_text
 from naiad.verify import charts
 from naiad.verify.explanation import HARMLESS
 from naiad.verify.report import (
@@ -47,7 +48,7 @@ def format_page(report: Report) -> str:
     if report.unverified:
         names = ", ".join(escape(name) for name in report.unverified)
         parts.append(f'<p class="quiet">Without golden cases, so not verified: {names}</p>')
-    return "\n".join([*parts, "</main></body></html>\n"])
+    return file_text("\n".join([*parts, "</main></body></html>\n"]))
 
 
 def _summary(report: Report) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from naiad.inference.comparison import Difference, Tolerance, worst
+from naiad.printable import file_text, xml_text
 from naiad.verify.explanation import HARMLESS, Explanation
 from naiad.verify.plots import Plot
 
@@ -133,7 +134,8 @@ class Report:
             "models": [_model(model) for model in self.models],
             "unverified": list(self.unverified),
         }
-        return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+        text = json.dumps(_finite(document), indent=2, allow_nan=False, ensure_ascii=False)
+        return file_text(text) + "\n"
 
     def to_junit(self) -> str:
         """A test suite for each model version, a test case for each row."""
@@ -144,7 +146,7 @@ class Report:
             suite = SubElement(suites, "testsuite", name=name, tests="1", skipped="1")
             case = SubElement(suite, "testcase", classname=name, name="verify")
             SubElement(case, "skipped", message="naiad export wrote no golden cases for it")
-        text = tostring(suites, encoding="unicode")
+        text = xml_text(tostring(suites, encoding="unicode"))
         return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 

@@ -129,3 +129,12 @@ def test_a_log_file_grows_until_the_log_is_closed(tmp_path: Path) -> None:
     log.close()
     LOGGER.error("lost")
     assert read(file) == ["before", "after"]
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_the_name_of_a_file_that_is_no_utf8_is_logged(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    log = ServerLog(LogSettingValues(str(file)))
+    LOGGER.error("no file %s", b"a\xff".decode("utf-8", "surrogateescape"))
+    log.close()
+    assert "no file a\\udcff" in file.read_text("utf-8")

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from naiad.inference.comparison import EXACT, compare
 from naiad.verify.explanation import Cause, Explanation
+from naiad.verify.page import format_page
 from naiad.verify.report import (
     ExitCode,
     ModelReport,
@@ -121,3 +122,17 @@ def test_a_harmless_cause_is_a_note() -> None:
     print_report(Report([ModelReport("m", 1, causes=causes)]), Console(file=out, width=80))
     assert "note: tie order" in out.getvalue()
     assert "cause: unexplained" in out.getvalue()
+
+
+def test_reports_for_machines_hold_any_error_of_a_model() -> None:
+    said = "\x1b[31mno\x00 file \udcff\ufffe\x0b"
+    found = report(row(Verdict.FAILED, note=said), could_not_run=said, problems=(said,))
+    for text in (found.to_junit(), found.to_json(), format_page(found)):
+        text.encode("utf-8")
+    suite = fromstring(found.to_junit()).find("testsuite")
+    assert suite is not None
+    assert [failure.get("message") for failure in suite.iter("error")] == [
+        "\ufffd[31mno\ufffd file \ufffd\ufffd\ufffd"
+    ]
+    document = json.loads(found.to_json())
+    assert document["models"][0]["could_not_run"] == "\x1b[31mno\x00 file \ufffd\ufffe\x0b"
