@@ -241,7 +241,7 @@ def test_a_server_that_goes_away_is_a_failed_call(make: Callable[[Target], Calle
 
 def test_no_server_is_a_failed_call() -> None:
     with pytest.raises(CallFailedError, match=r"127\.0\.0\.1:1"):
-        get_json("127.0.0.1:1", "/v2")
+        get_json(target("127.0.0.1:1", "FP32"), "/v2")
 
 
 @pytest.fixture

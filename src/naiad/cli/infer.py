@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from naiad.cli.console import make_console
+from naiad.cli.credentials import credential_options, take_credentials
 from naiad.client.http import HttpClient
 from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.inference.datatypes import (
@@ -60,7 +61,13 @@ class InputSpec:
 
 @click.command("infer")
 @click.argument("model")
-@click.option("--url", metavar="HOST:PORT", default="localhost:8000", show_default=True)
+@click.option(
+    "--url",
+    metavar="[https://]HOST:PORT",
+    default="localhost:8000",
+    show_default=True,
+    help="A server's HTTP service.",
+)
 @click.option(
     "--version", type=click.IntRange(min=1), help="Model version. By default the server's choice."
 )
@@ -75,6 +82,7 @@ class InputSpec:
 @click.option("--example", is_flag=True, help="Make up the inputs that are not given.")
 @click.option("--json", "as_json", is_flag=True, help="Send tensors as JSON, not as bytes.")
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Classes.")
+@credential_options
 def infer(  # noqa: PLR0913  # one parameter for each option
     *,
     model: str,
@@ -84,6 +92,7 @@ def infer(  # noqa: PLR0913  # one parameter for each option
     example: bool,
     as_json: bool,
     top: int,
+    **given_credentials: Any,
 ) -> None:
     """Send one request to MODEL and print what it answers.
 
@@ -93,9 +102,10 @@ def infer(  # noqa: PLR0913  # one parameter for each option
     Exit codes: 0 answered, 1 no answer, or a request that the model does not take, 2 wrong options.
     """
     console = make_console()
+    credentials = take_credentials(given_credentials)
     model_version = "" if version is None else str(version)
     try:
-        with HttpClient(url) as client:
+        with HttpClient(url, credentials=credentials) as client:
             metadata = client.model_metadata(model, model_version)
             specs = [InputSpec.parse(entry) for entry in metadata["inputs"]]
             inputs = build_inputs(specs, given, example=example)
@@ -123,6 +133,8 @@ def infer(  # noqa: PLR0913  # one parameter for each option
 
 
 def _advise(error: NaiadError) -> str:
+    if "expecting header '" in error.message:
+        return ". --header 'KEY: VALUE' sends one"
     if not isinstance(error.__cause__, ConnectionRefusedError):
         return ""
     return ". Nothing listens there: start 'naiad serve DIR', or name a server with --url HOST:PORT"

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from naiad.access.credentials import Credentials
 from naiad.cli.console import make_console
+from naiad.cli.credentials import credential_options, take_credentials
 from naiad.cli.current_folder import add_current_folder
 from naiad.errors import NaiadError
 from naiad.printable import terminal_text
@@ -24,15 +26,16 @@ if TYPE_CHECKING:
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option(
     "--url",
-    metavar="HOST:PORT",
+    metavar="[https://]HOST:PORT",
     help="A server that serves DIR, by HTTP: Naiad, NVIDIA's Triton or any other of KServe v2. "
     "Without it one is started on free ports and stopped again.",
 )
 @click.option(
     "--grpc-url",
-    metavar="HOST:PORT",
+    metavar="[grpcs://]HOST:PORT",
     help="The same server by gRPC; without it gRPC is left out where --url is given.",
 )
+@credential_options
 @click.option(
     "--source",
     metavar="SOURCE",
@@ -108,11 +111,15 @@ def verify(**given: Any) -> None:
 
     if given["grpc_url"] is not None and given["url"] is None:
         raise click.UsageError("--grpc-url names a server's gRPC port and needs its --url too")
+    credentials = take_credentials(given)
+    if credentials != Credentials() and given["url"] is None:
+        raise click.UsageError("--header, --cacert, --cert and --key belong to a server's --url")
     options = VerifyOptions(
         given["repository"],
         given["models"],
         address=given["url"],
         grpc_address=given["grpc_url"],
+        credentials=credentials,
         source=_describe_source(given),
         rounds=given["rounds"],
         is_served=not given["file_only"],

@@ -4,10 +4,11 @@ import contextlib
 import http.client
 import selectors
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
+from naiad.access.credentials import Credentials, advise_certificate
 from naiad.errors import InternalError, InvalidArgumentError, UnavailableError
 from naiad.inference.request import ParameterValue
 from naiad.inference.tensor import Tensor
@@ -22,9 +23,7 @@ from naiad.protocol.v2_client import (
 __all__ = ["HttpClient", "InferResult"]
 
 _HEADER_LENGTH: Final = "Inference-Header-Content-Length"
-_CONNECTION_BY_SCHEME: Final[Mapping[str, type[http.client.HTTPConnection]]] = MappingProxyType(
-    {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-)
+_SCHEMES: Final = frozenset({"http", "https"})
 
 
 class HttpClient:
@@ -37,7 +36,7 @@ class HttpClient:
     """
 
     def __init__(
-        self, url: str, *, timeout_s: float = 60.0, headers: Mapping[str, str] | None = None
+        self, url: str, *, timeout_s: float = 60.0, credentials: Credentials | None = None
     ) -> None:
         """Remember where the server is; the first call connects.
 
@@ -45,15 +44,19 @@ class HttpClient:
             url: ``http://host:port``, also ``https``, also with a path that a gateway puts in
                 front of ``/v2``; a bare ``host:port`` means http.
             timeout_s: the longest wait for a connection and for each piece of an answer.
-            headers: sent with every request, such as the key of a restricted API.
+            credentials: headers that are sent with every request, such as the key of a restricted
+                API, and certificates for ``https``.
 
         Raises:
-            InvalidArgumentError: ``url`` is not such an address.
+            InvalidArgumentError: ``url`` is not such an address, or a file of a certificate can't
+                be used.
         """
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        connection_class = _CONNECTION_BY_SCHEME.get(parts.scheme)
-        if connection_class is None or not parts.hostname:
-            msg = f"'{url}' is not the address of a server; write it as http://host:port"
+        if parts.scheme not in _SCHEMES or not parts.hostname:
+            msg = (
+                f"'{url}' is not the address of a server; write it as http://host:port or "
+                "https://host:port"
+            )
             raise InvalidArgumentError(msg)
         try:
             port = parts.port
@@ -63,8 +66,15 @@ class HttpClient:
         self.url = url
         self._timeout_s = timeout_s
         self._path_prefix = parts.path.rstrip("/")
-        self._headers = dict(headers or {})
-        self._connection = connection_class(parts.hostname, port, timeout=timeout_s)
+        shown = credentials or Credentials()
+        self._headers = dict(shown.headers)
+        self._connection = (
+            http.client.HTTPSConnection(
+                parts.hostname, port, timeout=timeout_s, context=shown.tls_context()
+            )
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(parts.hostname, port, timeout=timeout_s)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +214,8 @@ class HttpClient:
             raise UnavailableError(msg) from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            msg = f"no answer from {self.url}: {str(error) or type(error).__name__}"
+            told = str(error) or type(error).__name__
+            msg = f"no answer from {self.url}: {told}{advise_certificate(error)}"
             raise UnavailableError(msg) from error
 
     def _is_stale(self) -> bool:

@@ -8,12 +8,15 @@ import importlib.util
 import queue
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
 import ngh2
 import numpy as np
 
+from naiad.access.credentials import advise_certificate
+from naiad.errors import InvalidArgumentError
 from naiad.inference.comparison import Array
 from naiad.verify import protobuf
 from naiad.verify.protobuf import Fields, encode_bytes, encode_text
@@ -23,6 +26,7 @@ from naiad.verify.wire import (
     Caller,
     CallFailedError,
     MissingError,
+    Place,
     SilentError,
     Target,
     from_wire_bytes,
@@ -72,13 +76,20 @@ class TritonGrpcCaller:
             ("grpc.max_send_message_length", _OPTION_MAX_MESSAGE - 1),
             ("grpc.max_receive_message_length", _OPTION_MAX_MESSAGE - 1),
         ]
+        place, credentials = Place.parse(target.grpc_address), target.credentials
+        self._metadata = _metadata(target)
         self._client = tritonclient.grpc.InferenceServerClient(
-            target.grpc_address, channel_args=options
-        )
+            place.authority, channel_args=options, ssl=place.is_tls,
+            root_certificates=credentials.trusted_file(),
+            certificate_chain=_as_text(credentials.certificate),
+            private_key=_as_text(credentials.key or credentials.certificate),
+        )  # fmt: skip
         self._answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
         self._is_stream = is_stream
         if is_stream:
-            self._client.start_stream(lambda result, error: self._answers.put((result, error)))
+            self._client.start_stream(
+                lambda result, error: self._answers.put((result, error)), headers=self._metadata
+            )
 
     def infer(self, inputs: Mapping[str, Array], *, binary: bool = True) -> dict[str, Array]:
         """As :meth:`Caller.infer`; gRPC is always binary."""
@@ -105,7 +116,12 @@ class TritonGrpcCaller:
 
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
         if not self._is_stream:
-            return self._client.infer(self._target.model, client_timeout=TIMEOUT_S, **arguments)
+            return self._client.infer(
+                self._target.model,
+                client_timeout=TIMEOUT_S,
+                headers=self._metadata,
+                **arguments,
+            )
         self._client.async_stream_infer(self._target.model, **arguments)
         result, error = self._answers.get(timeout=TIMEOUT_S)
         if error is not None:
@@ -130,18 +146,23 @@ class TritonGrpcCaller:
         self._client.close()
 
 
+def _metadata(target: Target) -> dict[str, str]:
+    """The headers in the spelling that HTTP/2 demands."""
+    return {key.lower(): value for key, value in target.credentials.headers.items()}
+
+
+def _as_text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
 class PlainGrpcCaller:
     """Calls through an HTTP/2 connection of its own, for where tritonclient is not installed."""
 
     def __init__(self, target: Target, *, is_stream: bool) -> None:
         self._target = target
         self._is_stream = is_stream
-        host, _, port = target.grpc_address.rpartition(":")
-        try:
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S)
-        except (OSError, ValueError) as error:
-            raise CallFailedError(f"gRPC at {target.grpc_address}: {error}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._place = Place.parse(target.grpc_address)
+        self._socket = _open_socket(target, self._place)
         self._h2 = ngh2.Connection(ngh2.Role.CLIENT)
         self._h2.initiate_connection({})
 
@@ -188,10 +209,12 @@ class PlainGrpcCaller:
         return outputs
 
     def _call(self, method: str, message: bytes) -> bytes:
+        scheme = b"https" if self._place.is_tls else b"http"
         headers = (
-            (b":method", b"POST"), (b":scheme", b"http"), (b":path", (_SERVICE + method).encode()),
-            (b":authority", self._target.grpc_address.encode()), (b"te", b"trailers"),
+            (b":method", b"POST"), (b":scheme", scheme), (b":path", (_SERVICE + method).encode()),
+            (b":authority", self._place.authority.encode()), (b"te", b"trailers"),
             (b"content-type", b"application/grpc"), (b"user-agent", b"naiad-verify"),
+            *((key.encode(), value.encode()) for key, value in _metadata(self._target).items()),
         )  # fmt: skip
         stream_id = self._h2.send_request(headers)
         self._h2.send_data(
@@ -219,6 +242,23 @@ class PlainGrpcCaller:
         if self._is_stream and status == str(_UNIMPLEMENTED):
             raise MissingError(f"this server has no ModelStreamInfer: {told}")
         raise CallFailedError(f"[gRPC status {status}] {told}")
+
+
+def _open_socket(target: Target, place: Place) -> socket.socket:
+    host, _, port = place.authority.rpartition(":")
+    try:
+        plain = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not place.is_tls:
+            return plain
+        context = target.credentials.tls_context()
+        # gRPC's libraries refuse a server that doesn't agree to it.
+        context.set_alpn_protocols(["h2"])
+        return context.wrap_socket(plain, server_hostname=host.strip("[]"))
+    except (OSError, ValueError, InvalidArgumentError) as error:
+        raise CallFailedError(
+            f"gRPC at {target.grpc_address}: {error}{advise_certificate(error)}"
+        ) from error
 
 
 def _note(event: ngh2.Event, stream_id: int, answer: bytearray, ending: dict[bytes, bytes]) -> None:

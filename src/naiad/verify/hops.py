@@ -97,7 +97,7 @@ class ServedHop:
 
     def refusal(self) -> str:
         """JSON can't carry every datatype, and not every KServe server has Triton's extensions."""
-        if self._transport in _EXTENSIONS and not has_binary_tensors(self._target.address):
+        if self._transport in _EXTENSIONS and not has_binary_tensors(self._target):
             name = _EXTENSIONS[self._transport]
             return f"{name} is an extension of Triton's, and the server announces none of them"
         if self._transport is not Transport.JSON:
@@ -168,7 +168,7 @@ def read_executions(target: Target) -> Executions:
     """
     path = f"/v2/models/{target.model}/versions/{target.version}/stats"
     try:
-        stats: Mapping[str, Any] = get_json(target.address, path)["model_stats"][0]
+        stats: Mapping[str, Any] = get_json(target, path)["model_stats"][0]
         return Executions(
             int(stats["inference_stats"]["success"]["count"]),
             int(stats["execution_count"]),
@@ -188,7 +188,7 @@ class ConcurrentHop:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._is_binary = has_binary_tensors(target.address)
+        self._is_binary = has_binary_tensors(target)
 
     def run_mixed(self, cases: Sequence[GoldenCase], rounds: int) -> "MixedAnswers":
         """Let every client send its cases at the same moment as the others.
@@ -262,7 +262,7 @@ def reload_model(target: Target) -> None:
     """
     path = f"/v2/repository/models/{target.model}"
     try:
-        post(target.address, f"{path}/unload")
-        post(target.address, f"{path}/load")
+        post(target, f"{path}/unload")
+        post(target, f"{path}/load")
     except CallFailedError as error:
         raise HopFailedError(str(error)) from error

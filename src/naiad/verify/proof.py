@@ -1,9 +1,10 @@
 """One model version through every hop, and why the first one differs that does."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from naiad.access.credentials import Credentials
 from naiad.clock import Clock, SystemClock
 from naiad.errors import UnavailableError
 from naiad.inference.comparison import EXACT, Difference, Outputs, compare_outputs, worst
@@ -52,14 +53,16 @@ class Server:
     """A server that serves the repository.
 
     Attributes:
-        address: ``HOST:PORT`` of its HTTP service.
+        address: ``HOST:PORT`` or ``https://HOST:PORT`` of its HTTP service.
         grpc_address: the same of gRPC; "" where that is not to be asked.
         is_ours: this process has started it, so it may be told to reload models.
+        credentials: by which it lets us in.
     """
 
     address: str
     grpc_address: str
     is_ours: bool
+    credentials: Credentials = field(default_factory=Credentials)
 
 
 class Proof:
@@ -183,7 +186,7 @@ class Proof:
         subject = self._subject
         target = Target(
             server.address, subject.model, subject.version, subject.inputs(), subject.outputs(),
-            server.grpc_address,
+            server.grpc_address, server.credentials,
         )  # fmt: skip
         if server.is_ours:
             self._ask_engine(file_answers)
@@ -241,14 +244,14 @@ class Proof:
     def _require_served(self, target: Target) -> None:
         path = f"/v2/models/{target.model}/versions/{target.version}"
         try:
-            get_json(target.address, path)
+            get_json(target, path)
         except CallFailedError as error:
             raise UnavailableError(str(error)) from error
         if not self._max_batch_size:
             return
         try:
             # A person may have changed it since the export; the golden cases have not.
-            config = get_json(target.address, f"{path}/config")
+            config = get_json(target, f"{path}/config")
             self._max_batch_size = int(config.get("max_batch_size", 0))
         except CallFailedError:
             # Not every KServe server has this extension of Triton's.

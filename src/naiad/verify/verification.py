@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from naiad.access.credentials import Credentials
 from naiad.errors import InvalidArgumentError, NaiadError
 from naiad.source_model.description import SourceDescription
 from naiad.verify.proof import OnHop, OnStep, Proof, Server
 from naiad.verify.report import ModelReport, Report
 from naiad.verify.server_process import ServerProcess
 from naiad.verify.subject import Subject, find_unverified, find_versions
+from naiad.verify.wire import Place
 
 if TYPE_CHECKING:
     from naiad.verify.laboratory import Laboratory
@@ -25,9 +27,10 @@ class VerifyOptions:
     Attributes:
         repository: the model repository.
         models: names; all models with golden cases where empty.
-        address: ``HOST:PORT`` of a server that serves the repository, by HTTP; one is started
-            otherwise.
+        address: ``HOST:PORT``, or ``https://HOST:PORT``, of a server that serves the repository,
+            by HTTP; one is started otherwise.
         grpc_address: the same of gRPC; only with ``address``, whose gRPC is left out without it.
+        credentials: by which that server lets us in.
         source: where the PyTorch model lies, to ask it again; needs one model. Where it has no
             example inputs, a golden case is one.
         rounds: requests of each concurrent client.
@@ -38,6 +41,7 @@ class VerifyOptions:
     models: Sequence[str] = ()
     address: str | None = None
     grpc_address: str | None = None
+    credentials: Credentials = field(default_factory=Credentials)
     source: SourceDescription | None = None
     rounds: int = 2
     is_served: bool = True
@@ -118,7 +122,13 @@ def _find_server(
     if not options.is_served:
         return None
     if options.address is not None:
-        return Server(options.address, options.grpc_address or "", is_ours=False)
+        # A mistake in an address is told once, and not by every hop.
+        for url in filter(None, (options.address, options.grpc_address)):
+            Place.parse(url)
+        return Server(
+            options.address, options.grpc_address or "", is_ours=False,
+            credentials=options.credentials,
+        )  # fmt: skip
     on_step("starting a server")
     names = dict.fromkeys(subject.model for subject in subjects)
     flags = [

@@ -5,16 +5,19 @@ here imports ``naiad.protocol`` or ``naiad.client``: a mistake made twice in the
 cancel out and go unseen.
 """
 
+import contextlib
 import http.client
 import importlib.util
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
 
+from naiad.access.credentials import Credentials, advise_certificate
+from naiad.errors import InvalidArgumentError
 from naiad.inference.comparison import Array
 from naiad.verify.text import text_as_bytes
 
@@ -40,17 +43,53 @@ class SilentError(CallFailedError):
     """No answer came in time; asking again would only wait again."""
 
 
+_IS_TLS: Final[Mapping[str, bool]] = {"http": False, "https": True, "grpc": False, "grpcs": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A URL's parts.
+
+    Attributes:
+        authority: ``HOST:PORT``.
+        path: that a gateway puts in front of ``/v2``, without a slash at its end.
+        is_tls: whether it is reached over TLS.
+    """
+
+    authority: str
+    path: str
+    is_tls: bool
+
+    @classmethod
+    def parse(cls, url: str) -> "Place":
+        """From ``HOST:PORT``, ``https://HOST:PORT/PATH`` or ``grpcs://HOST:PORT``.
+
+        Raises:
+            InvalidArgumentError: it is no such address.
+        """
+        scheme, found, rest = url.rpartition("://")
+        is_tls = _IS_TLS.get(scheme if found else "http")
+        authority, _, path = rest.partition("/")
+        if is_tls is None or not authority:
+            raise InvalidArgumentError(
+                f"'{url}' is not the address of a server; write it as HOST:PORT or, for TLS, as "
+                "https://HOST:PORT"
+            )
+        return cls(authority, f"/{path}".rstrip("/"), is_tls)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """One served model version, with the datatypes its golden cases were recorded in.
 
     Attributes:
-        address: ``HOST:PORT`` of the HTTP service.
+        address: ``HOST:PORT`` or ``https://HOST:PORT`` of the HTTP service.
         model: name.
         version: number, as in the repository.
         inputs: input name -> v2 datatype.
         outputs: output name -> v2 datatype; all of them are asked for.
-        grpc_address: ``HOST:PORT`` of the gRPC service; "" where there is none.
+        grpc_address: the same of the gRPC service; "" where there is none.
+        credentials: by which both let us in.
     """
 
     address: str
@@ -59,6 +98,7 @@ class Target:
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     grpc_address: str = ""
+    credentials: Credentials = field(default_factory=Credentials)
 
     def datatypes(self) -> set[str]:
         """Every datatype that a request or its answer carries."""
@@ -105,9 +145,11 @@ class TritonClientCaller:
 
         self._library = tritonclient.http
         self._target = target
+        place = Place.parse(target.address)
         self._client = tritonclient.http.InferenceServerClient(
-            target.address, connection_timeout=TIMEOUT_S, network_timeout=TIMEOUT_S
-        )
+            place.authority + place.path, connection_timeout=TIMEOUT_S, network_timeout=TIMEOUT_S,
+            ssl=place.is_tls, ssl_options=_tls_options(target.credentials),
+        )  # fmt: skip
 
     def infer(self, inputs: Mapping[str, Array], *, binary: bool) -> dict[str, Array]:
         """As :meth:`Caller.infer`."""
@@ -121,6 +163,7 @@ class TritonClientCaller:
                     self._library.InferRequestedOutput(name, binary_data=binary)
                     for name in target.outputs
                 ],
+                headers=dict(target.credentials.headers),
             )
             return {name: self._output(result, name) for name in target.outputs}
         except TimeoutError as error:
@@ -148,21 +191,33 @@ class TritonClientCaller:
         self._client.close()
 
 
+def _tls_options(credentials: Credentials) -> dict[str, str]:
+    """As ``ssl.SSLContext`` and geventhttpclient call them."""
+    files = {
+        "ca_certs": credentials.trusted_file(),
+        "certfile": credentials.certificate,
+        "keyfile": credentials.key,
+    }
+    return {name: str(file) for name, file in files.items() if file is not None}
+
+
 class PlainCaller:
     """Calls through the standard library, for where tritonclient is not installed."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._connection = http.client.HTTPConnection(target.address, timeout=TIMEOUT_S)
+        self._path = Place.parse(target.address).path
+        self._connection = _connect(target)
 
     def infer(self, inputs: Mapping[str, Array], *, binary: bool) -> dict[str, Array]:
         """As :meth:`Caller.infer`."""
         target = self._target
         body, json_length = self._encode(inputs, binary=binary)
-        headers = {"Content-Type": "application/octet-stream" if binary else "application/json"}
+        kind = "application/octet-stream" if binary else "application/json"
+        headers = {**target.credentials.headers, "Content-Type": kind}
         if binary:
             headers["Inference-Header-Content-Length"] = str(json_length)
-        path = f"/v2/models/{target.model}/versions/{target.version}/infer"
+        path = f"{self._path}/v2/models/{target.model}/versions/{target.version}/infer"
         try:
             self._connection.request("POST", path, body, headers)
             response = self._connection.getresponse()
@@ -216,10 +271,10 @@ class PlainCaller:
         self._connection.close()
 
 
-def has_binary_tensors(address: str) -> bool:
+def has_binary_tensors(target: Target) -> bool:
     """Whether a server takes tensors as binary data after the JSON, an extension of Triton's."""
     try:
-        extensions = get_json(address, "/v2")["extensions"]
+        extensions = get_json(target, "/v2")["extensions"]
     except (CallFailedError, LookupError, TypeError):
         # A server that doesn't tell is tried.
         return True
@@ -230,37 +285,70 @@ def _no_answer() -> str:
     return f"no answer within {TIMEOUT_S:g} s"
 
 
-def get_json(address: str, path: str) -> Any:
+def get_json(target: Target, path: str) -> Any:
     """The JSON answer to one GET.
 
     Raises:
         CallFailedError: no connection, or another status than 200.
     """
-    return _request(address, "GET", path)
+    return _request(target, "GET", path)
 
 
-def post(address: str, path: str) -> Any:
+def post(target: Target, path: str) -> Any:
     """The JSON answer to one POST without a body.
 
     Raises:
         CallFailedError: no connection, or another status than 200.
     """
-    return _request(address, "POST", path)
+    return _request(target, "POST", path)
 
 
-def _request(address: str, method: str, path: str) -> Any:
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+def _connect(target: Target) -> http.client.HTTPConnection:
+    """A connection that opens with its first request.
+
+    Raises:
+        CallFailedError: the address has no usable port, or a certificate's file can't be used.
+    """
+    place = Place.parse(target.address)
     try:
-        connection.request(method, path)
+        if not place.is_tls:
+            return http.client.HTTPConnection(place.authority, timeout=TIMEOUT_S)
+        context = target.credentials.tls_context()
+        return http.client.HTTPSConnection(place.authority, timeout=TIMEOUT_S, context=context)
+    except (http.client.HTTPException, InvalidArgumentError) as error:
+        raise CallFailedError(f"{target.address}: {error}") from error
+
+
+def _request(target: Target, method: str, path: str) -> Any:
+    place = Place.parse(target.address)
+    connection = _connect(target)
+    try:
+        connection.request(method, place.path + path, headers=dict(target.credentials.headers))
         response = connection.getresponse()
         body = response.read()
         if response.status != 200:
-            raise CallFailedError(f"{method} {path} answered {response.status}: {body[:500]!r}")
+            told = body[:500].decode(errors="replace")
+            # Its own error in the protocol's form, or whatever stands between us and the server.
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                told = json.loads(body)["error"]
+            raise CallFailedError(
+                f"{method} {path} answered {response.status}: {told}{_advise(response.status)}"
+            )
         return json.loads(body or b"null")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise CallFailedError(f"{method} http://{address}{path}: {error}") from error
+        scheme = "https" if place.is_tls else "http"
+        raise CallFailedError(
+            f"{method} {scheme}://{place.authority}{place.path}{path}: {error}"
+            f"{advise_certificate(error)}"
+        ) from error
     finally:
         connection.close()
+
+
+def _advise(status: int) -> str:
+    if status not in {http.client.UNAUTHORIZED, http.client.FORBIDDEN}:
+        return ""
+    return ". --header 'KEY: VALUE' sends what a server wants to see"
 
 
 def _to_json_list(data: Array) -> list[Any]:

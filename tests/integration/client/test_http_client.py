@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 import pytest
 
+from naiad.access.credentials import Credentials
 from naiad.client.http import HttpClient
 from naiad.errors import (
     InternalError,
@@ -263,7 +264,8 @@ def test_a_header_length_that_is_no_number_is_an_internal_error(
 
 def test_a_gateways_path_and_the_callers_headers_go_along(server: PlayedServer) -> None:
     server.answers = [answer("200 OK")]
-    with HttpClient(f"{server.url}/gateway/", headers={"admin-key": "sesame"}) as client:
+    credentials = Credentials({"admin-key": "sesame"})
+    with HttpClient(f"{server.url}/gateway/", credentials=credentials) as client:
         assert client.is_live()
 
     start, headers, _ = server.requests[0]
