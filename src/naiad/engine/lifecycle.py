@@ -26,6 +26,7 @@ from naiad.engine.dependencies import (
 )
 from naiad.engine.ensemble import EnsembleExecutor
 from naiad.engine.executor import Executor
+from naiad.engine.freed_memory import FreedMemory
 from naiad.engine.kept_versions import kept_versions
 from naiad.engine.loader import (
     LoadedVersion,
@@ -216,6 +217,7 @@ class Lifecycle:
         self._loader = loader
         self._options = options
         self._threads = ThreadPoolExecutor(options.thread_count, "load")
+        self._freed_memory = FreedMemory(self._threads)
         self._clock = clock
         self._models = models
         self._waits = Waits()
@@ -566,6 +568,7 @@ class Lifecycle:
                 known.state, known.reason = ModelState.LOADING, ""
             _log.info("loading: %s:%d", entry.id, version)
         results = await self._load_versions(entry, plan)
+        self._freed_memory.give_back()
         failures = {v: r for v, r in results.items() if isinstance(r, NaiadError)}
         models = [r for r in results.values() if isinstance(r, Model)]
         if failures:
@@ -777,6 +780,7 @@ class Lifecycle:
 
     async def _finish_retiring(self, model: Model, known: VersionEntry | None) -> None:
         await model.retire()
+        self._freed_memory.give_back()
         if known is not None and known.state is ModelState.UNLOADING:
             known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
         _log.info("successfully unloaded '%s' version %d", model.name, model.version)
