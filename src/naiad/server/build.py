@@ -31,7 +31,7 @@ from naiad.metrics.cpu import MachineMonitor
 from naiad.metrics.exposition import MetricsRenderer
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.repository.repositories import Storage
-from naiad.server.capacity import core_count, gpu_ids, queue_budget_bytes, request_budget_bytes
+from naiad.server.capacity import core_count, gpu_ids, request_budget_bytes
 from naiad.server.rate_limit_option import RateLimit
 from naiad.server.settings import (
     CompressionLevel,
@@ -165,7 +165,7 @@ def _engine_options(settings: Settings, clock: Clock) -> EngineOptions:
         loads=LoadOptions(
             settings.model_load_thread_count,
             settings.model_load_retry_count,
-            settings.max_queue_bytes or queue_budget_bytes(),
+            settings.max_queue_bytes or request_budget_bytes(),
         ),
         is_readiness_strict=settings.strict_readiness,
         is_client_shared_memory_allowed=settings.allow_client_shm,

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-# Requests in flight may hold this share of memory; models, batches and answers need the rest.
-REQUEST_SHARE: Final = 4
+# A quarter of memory for requests in flight, and of it for those that wait for models; models,
+# batches and answers need the rest.
+_REQUEST_SHARE: Final = 4
 _FALLBACK_BYTES: Final = 2 << 30
 _MEMINFO: Final = "/proc/meminfo"
 # cgroup v2 and v1. A process sees its own group at the root of the mount inside a container.
@@ -49,13 +50,8 @@ def memory_limit_bytes(read: Callable[[str], str] = _read_file) -> int:
 
 
 def request_budget_bytes(read: Callable[[str], str] = _read_file) -> int:
-    """How many bytes of requests the server holds at a time, where its user doesn't say."""
-    return memory_limit_bytes(read) // REQUEST_SHARE
-
-
-def queue_budget_bytes(read: Callable[[str], str] = _read_file) -> int:
-    """How many bytes of requests may wait for models, where the server's user doesn't say."""
-    return memory_limit_bytes(read) // REQUEST_SHARE
+    """Bytes of requests that may be in flight, or wait for models, where the settings don't say."""
+    return memory_limit_bytes(read) // _REQUEST_SHARE
 
 
 def _quotas(read: Callable[[str], str]) -> Iterator[tuple[int, int]]:

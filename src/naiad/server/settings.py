@@ -897,7 +897,6 @@ class Settings:
             "BYTES",
             "Memory for requests in flight; 0 takes a quarter of what the process may use.",
             Group.MEMORY,
-            aliases=("max-queue-bytes",),
         ),
     ] = 0
 

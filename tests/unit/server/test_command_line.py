@@ -401,6 +401,18 @@ def test_values_without_effect_are_read_all_the_same(argument: str, text: str) -
     assert text in refusal("models", argument)
 
 
+def test_no_two_options_share_a_name() -> None:
+    names = [name for option in OPTIONS for name in option.names]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_what_may_be_here_and_what_may_wait_are_bounded_apart() -> None:
+    settings = parse_arguments(
+        ["--max-queue-bytes=5", "--request-memory-byte-size=7", "models"], environment={}
+    )
+    assert (settings.max_queue_bytes, settings.request_memory_byte_size) == (5, 7)
+
+
 def test_every_setting_but_the_inert_list_has_its_option() -> None:
     assert set(FIELD_OPTIONS) == set(Settings.__dataclass_fields__) - {"inert", "deprecated"}
     names = [option.name for option in OPTIONS]
