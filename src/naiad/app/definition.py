@@ -158,8 +158,8 @@ def _check(served: ServedModel) -> None:
     where = f"model '{served.name}'"
     if not _NAME.fullmatch(served.name):
         raise InvalidArgumentError(f"{where}: the name must be letters, digits and '_'")
-    counts = (served.instances, served.concurrency, served.max_batch_size + 1)
-    if not served.outputs or min(counts) < 1:
+    has_processes = served.instances >= 1 and served.concurrency >= 1
+    if not served.outputs or not has_processes or served.max_batch_size < 0:
         raise InvalidArgumentError(
             f"{where} needs an output, a max_batch_size of at least 0, an instance and a "
             "concurrency of at least 1"

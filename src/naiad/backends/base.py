@@ -316,8 +316,8 @@ class ProcessModel(Protocol):
     """A loaded model that says where its instances run."""
 
     @property
-    def are_instances_processes(self) -> bool:
-        """Whether each has a process of its own, so that they can be made side by side."""
+    def has_processes(self) -> bool:
+        """Whether each instance has a process of its own, so that they can be made side by side."""
         ...
 
 

@@ -45,11 +45,17 @@ def read_boolean(config: ModelConfig, key: str) -> bool | None:
     text = read_text(config, key)
     if text is None:
         return None
+    value = parse_boolean(text)
+    if value is None:
+        raise InvalidArgumentError(
+            f"parameter '{key}' of model '{config.name}' must be true or false, got '{text}'"
+        )
+    return value
+
+
+def parse_boolean(text: str) -> bool | None:
+    """True or false, on or off, yes or no, 1 or 0, in any case; None for anything else."""
     word = text.strip().lower()
     if word in _TRUE:
         return True
-    if word in _FALSE:
-        return False
-    raise InvalidArgumentError(
-        f"parameter '{key}' of model '{config.name}' must be true or false, got '{text}'"
-    )
+    return False if word in _FALSE else None

@@ -51,7 +51,7 @@ def read_target_latency_ns(config: ModelConfig, default_ms: float = 0) -> int:
     return target_ns
 
 
-def read_is_retried_singly(config: ModelConfig) -> bool:
+def retries_singly(config: ModelConfig) -> bool:
     """Whether the requests of a batch that failed are to run again, each by itself.
 
     Raises:

@@ -34,7 +34,7 @@ def make_instances(
             "CPU" if place.gpu is None else "GPU",
             place.gpu or 0,
         )
-    are_processes = isinstance(loaded, ProcessModel) and loaded.are_instances_processes
+    are_processes = isinstance(loaded, ProcessModel) and loaded.has_processes
     count = min(len(places), _MAX_STARTS) if are_processes else 1
     made: dict[int, Instance | RequestInstance] = {}
 

@@ -107,7 +107,7 @@ class InstanceThread:
         self,
         name: str,
         instance: Instance,
-        adapters: "TensorAdapters",
+        adapters: TensorAdapters,
         clock: Clock,
         on_done: Callable[["InstanceThread", Execution], None],
     ) -> None:
@@ -173,7 +173,7 @@ class InstanceThread:
             execution.error = InternalError(f"{type(error).__name__}: {error}")
         execution.end_ns = now_ns()
 
-    def _gather(self, execution: Execution) -> "tuple[dict[str, npt.NDArray[Any]], Shapes | None]":
+    def _gather(self, execution: Execution) -> tuple[dict[str, npt.NDArray[Any]], Shapes | None]:
         """What the model gets, and of ragged batches what tells the requests apart again."""
         rows = execution.batch.rows
         shapes: Shapes | None = None
@@ -187,9 +187,7 @@ class InstanceThread:
             self._sequence_tensors.add_inputs(inputs, rows)
         return inputs, shapes
 
-    def _keep(
-        self, execution: Execution, outputs: Sequence[Tensor], shapes: "Shapes | None"
-    ) -> None:
+    def _keep(self, execution: Execution, outputs: Sequence[Tensor], shapes: Shapes | None) -> None:
         """Take what the model gave."""
         rows = execution.batch.rows
         if rows is not None and self._sequence_tensors is not None:
@@ -223,10 +221,10 @@ def _join_rows(rows: Sequence[SequenceRow]) -> dict[str, npt.NDArray[Any]]:
 
 
 def _list_row_inputs(
-    rows: Sequence[SequenceRow], model: InferRequest
+    rows: Sequence[SequenceRow], example: InferRequest
 ) -> list[dict[str, npt.NDArray[Any]]]:
-    """The inputs of each row; one without a request is blank, in the shapes of a request's."""
-    blank = {name: make_blank(tensor.data) for name, tensor in model.inputs.items()}
+    """The inputs of each row; one without a request is blank, in the shapes of the example's."""
+    blank = {name: make_blank(tensor.data) for name, tensor in example.inputs.items()}
     return [blank if row.request is None else _list_tensors(row.request) for row in rows]
 
 

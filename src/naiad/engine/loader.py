@@ -17,7 +17,7 @@ from naiad.backends.base import (
     RequestInstance,
 )
 from naiad.backends.registry import BackendRegistry
-from naiad.engine.batching_parameters import read_is_retried_singly
+from naiad.engine.batching_parameters import retries_singly
 from naiad.engine.config_support import ignored_settings, move_to_cpu
 from naiad.engine.instance_starts import make_instances
 from naiad.engine.instances import TensorAdapters
@@ -277,7 +277,7 @@ class Loader:
                 Reshaper(signature),
                 SequenceTensors.from_config(config, plan.folder.path),
                 RaggedTensors.from_config(config, signature),
-                is_retried_singly=read_is_retried_singly(config),
+                is_retried_singly=retries_singly(config),
             )
             scheduler = self._scheduler(config)
             fingerprint = self._fingerprint(plan, version)

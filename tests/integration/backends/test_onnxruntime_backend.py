@@ -77,6 +77,7 @@ def make_source(
 ) -> ModelSource:
     config = ModelConfig(
         name="m",
+        backend="onnxruntime",
         max_batch_size=max_batch_size,
         input=[ModelInput(name="IN", data_type=datatype, dims=dims)],
         output=[ModelOutput(name="OUT", data_type=datatype, dims=dims)],

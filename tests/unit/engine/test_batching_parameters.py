@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.engine.batching_parameters import read_is_retried_singly, read_target_latency_ns
+from naiad.engine.batching_parameters import read_target_latency_ns, retries_singly
 from naiad.engine.schedulers import make_scheduler
 from naiad.errors import InvalidArgumentError
 from naiad.model_config.schema import ModelConfig
@@ -67,11 +67,11 @@ def test_failed_batches_are_retried_where_the_model_says_so(
     made = config(BATCHED)
     if value is not None:
         made.parameters["naiad.retry_failed_batches"].string_value = value
-    assert read_is_retried_singly(made) is is_retried
+    assert retries_singly(made) is is_retried
 
 
 def test_states_forbid_a_retry() -> None:
     made = config("max_batch_size: 8 sequence_batching { }")
     made.parameters["naiad.retry_failed_batches"].string_value = "true"
     with pytest.raises(InvalidArgumentError, match="meet a state"):
-        read_is_retried_singly(made)
+        retries_singly(made)

@@ -52,7 +52,7 @@ class Alone:
 class Processes(Alone):
     """A model each of whose instances is there only once all have begun."""
 
-    are_instances_processes = True
+    has_processes = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -102,7 +102,7 @@ class ChildModel:
         self._signature = ModelSignature.for_backend(source.config)
 
     @property
-    def are_instances_processes(self) -> bool:
+    def has_processes(self) -> bool:
         """See `ProcessModel`."""
         return True
 

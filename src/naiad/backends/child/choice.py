@@ -7,10 +7,10 @@ from typing import Final
 from naiad.backends.base import Backend, LoadedModel, ModelSource
 from naiad.backends.parameters import IN_PROCESS, read_boolean, read_text
 from naiad.backends.python.options import PROCESS_ONLY
+from naiad.backends.settings import read_boolean_setting
 from naiad.errors import InvalidArgumentError
 
 _SETTING: Final = "in-process"
-_WORDS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 class ProcessChoice:
@@ -58,12 +58,4 @@ def runs_in_process(source: ModelSource) -> bool:
         InvalidArgumentError: the parameter or the setting is no boolean.
     """
     asked = read_boolean(source.config, IN_PROCESS)
-    if asked is not None:
-        return asked
-    text = source.settings.get(_SETTING, "true").lower()
-    if text not in _WORDS:
-        raise InvalidArgumentError(
-            f"--backend-config={source.config.backend},{_SETTING} must be true or false, got "
-            f"'{text}'"
-        )
-    return _WORDS[text]
+    return read_boolean_setting(source, _SETTING, default=True) if asked is None else asked

@@ -13,7 +13,7 @@ import onnxruntime
 
 from naiad.backends.base import ModelSource
 from naiad.backends.onnxruntime.failure import ORT_FAILURES
-from naiad.backends.onnxruntime.settings import read_flag, read_number
+from naiad.backends.settings import read_boolean_setting, read_integer_setting
 
 _log = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ class GlobalThreads:
         """Whether the sessions of this model share the pools, which exist from then on.
 
         Raises:
-            InvalidArgumentError: a setting that is no number.
+            InvalidArgumentError: a setting that is not what it should be.
         """
-        if not read_flag(source, "enable-global-threadpool"):
+        if not read_boolean_setting(source, "enable-global-threadpool", default=False):
             return False
         sizes = (
-            read_number(source, "intra_op_thread_count", default=0),
-            read_number(source, "inter_op_thread_count", default=0),
+            read_integer_setting(source, "intra_op_thread_count", default=0),
+            read_integer_setting(source, "inter_op_thread_count", default=0),
         )
         with self._lock:
             if not self._is_made:

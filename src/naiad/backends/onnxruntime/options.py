@@ -9,9 +9,9 @@ import onnxruntime
 
 from naiad.backends.base import ModelSource
 from naiad.backends.onnxruntime.failure import ORT_FAILURES, to_internal_error
-from naiad.backends.onnxruntime.settings import read_number
 from naiad.backends.operator_libraries import find_operator_libraries
 from naiad.backends.parameters import read_boolean, read_integer, read_text
+from naiad.backends.settings import read_integer_setting
 from naiad.errors import InvalidArgumentError
 
 # Errors reach the caller as exceptions; onnxruntime would print the same text once more.
@@ -128,13 +128,13 @@ def make_run_options(source: ModelSource) -> onnxruntime.RunOptions | None:
 
 def read_default_max_batch_size(source: ModelSource) -> int:
     """What a completed config gets that says no batch size; Triton's default is 4."""
-    return read_number(source, "default-max-batch-size", default=4)
+    return read_integer_setting(source, "default-max-batch-size", default=4)
 
 
 def _thread_count(source: ModelSource, key: str) -> int:
     """From the model's config, else from ``--backend-config``; 0 where neither says."""
     count = read_integer(source.config, key)
-    return read_number(source, key, default=0) if count is None else count
+    return read_integer_setting(source, key, default=0) if count is None else count
 
 
 def _register_operators(source: ModelSource, options: onnxruntime.SessionOptions) -> None:

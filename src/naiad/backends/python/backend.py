@@ -67,7 +67,7 @@ class PythonModel:
         self._services: ModelServices = source.services or NoServices()
 
     @property
-    def are_instances_processes(self) -> bool:
+    def has_processes(self) -> bool:
         """See `ProcessModel`."""
         return not self._options.is_in_process
 

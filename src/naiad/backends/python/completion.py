@@ -55,7 +55,8 @@ def complete_in_process(
         )
     finally:
         process.kill("it has completed the config")
-    _apply(config, text, is_completed=text != arguments["model_config"])
+    if text != arguments["model_config"]:
+        _apply(config, text)
 
 
 class _Silent:
@@ -69,10 +70,8 @@ class _Silent:
         """It was expected."""
 
 
-def _apply(config: ModelConfig, text: str, *, is_completed: bool) -> None:
+def _apply(config: ModelConfig, text: str) -> None:
     """Take what a model may complete into its config."""
-    if not is_completed:
-        return
     try:
         completed = parse_config_json(text)
     except InvalidArgumentError as error:

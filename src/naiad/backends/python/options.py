@@ -7,6 +7,7 @@ from typing import Final
 
 from naiad.backends.base import ModelSource
 from naiad.backends.parameters import IN_PROCESS, read_boolean, read_integer, read_text
+from naiad.backends.settings import read_integer_setting
 from naiad.errors import InvalidArgumentError
 
 # Triton's own default of stub-timeout-seconds.
@@ -58,11 +59,15 @@ def read_options(source: ModelSource) -> PythonOptions:
     restart_limit = read_integer(config, "RESTART_LIMIT")
     return PythonOptions(
         environment=_environment(source),
-        start_timeout_s=_setting(source, "stub-timeout-seconds", _START_TIMEOUT_S),
+        start_timeout_s=read_integer_setting(
+            source, "stub-timeout-seconds", default=_START_TIMEOUT_S, minimum=1
+        ),
         initialize_timeout_s=_seconds(read_integer(config, "INITIALIZE_TIMEOUT_MS")),
         execute_timeout_s=_seconds(read_integer(config, "EXECUTE_TIMEOUT_MS")),
         restart_limit=_RESTART_LIMIT if restart_limit is None else restart_limit,
-        region_bytes=_setting(source, "shm-region-max-byte-size", _REGION_BYTES),
+        region_bytes=read_integer_setting(
+            source, "shm-region-max-byte-size", default=_REGION_BYTES, minimum=1
+        ),
         is_in_process=is_in_process,
     )
 
@@ -87,18 +92,6 @@ def _environment(source: ModelSource) -> Path | None:
 
 def _seconds(milliseconds: int | None) -> float | None:
     return None if not milliseconds else milliseconds / 1000
-
-
-def _setting(source: ModelSource, key: str, default: int) -> int:
-    text = source.settings.get(key)
-    if text is None:
-        return default
-    if not text.isdecimal() or not int(text):
-        raise InvalidArgumentError(
-            f"--backend-config={source.config.backend},{key} must be a number of at least 1, "
-            f"got '{text}'"
-        )
-    return int(text)
 
 
 def own_interpreter() -> Path:
