@@ -416,6 +416,9 @@ class _Call:
         if error is None:
             executor.count_success(request, self._times, now_ns)
         else:
+            # Twice, as Triton counts it: for the failure of the step and for the request's own.
+            # Its suite L0_model_queue holds it to that.
+            executor.count_failure(request, FailureReason.OTHER, now_ns)
             executor.count_failure(request, FailureReason.OTHER, now_ns)
         if request.compute_times is not None:
             times = self._times

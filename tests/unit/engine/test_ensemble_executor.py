@@ -255,7 +255,9 @@ async def test_the_error_of_a_step_keeps_its_code_and_names_the_ensemble() -> No
     assert harness.texts() == [("in ensemble 'e', it broke", True)]
     assert type(harness.responses[0].error) is InternalError
     assert harness.models.steps["b"].requests == []
-    assert harness.executor.statistics.failures[FailureReason.OTHER] == 1
+    # For the step and for the request, as in Triton.
+    assert harness.executor.statistics.failures[FailureReason.OTHER] == 2
+    assert harness.executor.statistics.fail.count == 2
 
 
 async def test_an_error_waits_for_the_steps_that_still_read_the_request() -> None:
@@ -277,7 +279,7 @@ async def test_a_first_step_that_refuses_refuses_the_request() -> None:
     with pytest.raises(UnavailableError, match=r"^in ensemble 'e', Exceeds maximum queue size$"):
         harness.submit()
     assert harness.responses == []
-    assert harness.executor.statistics.fail.count == 1
+    assert harness.executor.statistics.fail.count == 2
     await asyncio.wait_for(harness.executor.drain(), 1)
 
 
