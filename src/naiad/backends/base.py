@@ -133,7 +133,10 @@ class RequestBatch(Protocol):
     def respond(self, request: InferRequest, response: ModelResponse) -> None:
         """Answer a request; may be called by any thread, also after `finish`.
 
-        Nothing may follow the response of a request that is final.
+        Nothing may follow the response of a request that is final. Where the request has a
+        ``pace``, a response that is not final goes through its ``wait`` first, and the next is
+        sent only when that has called back; without that, what the steps of an ensemble have no
+        room for gathers in memory.
         """
         ...
 

@@ -14,6 +14,7 @@ from naiad.engine.model import Model
 from naiad.engine.reshape import Reshaper
 from naiad.engine.warmup import WarmupSample
 from naiad.errors import InvalidArgumentError, NaiadError, UnavailableError
+from naiad.inference.pace import ResponsePace
 from naiad.inference.request import InferRequest, ParameterValue
 from naiad.inference.response import InferResponse
 from naiad.inference.statistics import (
@@ -180,11 +181,13 @@ class _Call:
         "_executor",
         "_is_final_sent",
         "_models",
+        "_paced",
         "_plan",
         "_request",
         "_run",
         "_running",
         "_times",
+        "_untaken",
     )
 
     def __init__(
@@ -201,6 +204,10 @@ class _Call:
             executor.graph.max_inflight_requests,
         )
         self._running: set[_StepCall] = set()
+        # Decoupled steps that run and are held up while what they send finds no room.
+        self._paced: list[_StepCall] = []
+        # Responses of this ensemble, itself a step, for which the other has no room yet.
+        self._untaken = 0
         self._times = ComputeTimes()
         self._error: NaiadError | None = None
         self._is_final_sent = False
@@ -228,7 +235,7 @@ class _Call:
         executor = self._executor
         for step in self._running:
             executor.models.cancel(step.model, step.request)
-            del step.request
+            self._let_go(step)
         self._running.clear()
         executor.count_failure(self._request, FailureReason.CANCELED, executor.clock.now_ns())
         self._forget()
@@ -248,8 +255,26 @@ class _Call:
             )
         if response.is_final:
             self._end_step(step)
+        elif step.pace is not None:
+            step.taken += 1
         self._start_steps()
         self._answer()
+        if self._paced:
+            self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        """Let senders go on whose last responses the steps behind them have begun with."""
+        if self._untaken:
+            return
+        for step in tuple(self._paced):
+            if step.pace is not None and step.taken and not self._run.is_held_up(step.step):
+                taken, step.taken = step.taken, 0
+                step.pace.go_on(taken)
+
+    def _note_taken(self) -> None:
+        """The ensemble that this one is a step of has room again."""
+        self._untaken -= 1
+        self._let_go_on()
 
     def _given(self) -> Mapping[str, Tensor]:
         """The request's inputs, in the shapes that the steps are to see."""
@@ -287,9 +312,29 @@ class _Call:
 
     def _end_step(self, step: "_StepCall") -> None:
         self._running.discard(step)
+        self._let_go(step)
+        self._run.end(step.step)
+
+    def _let_go(self, step: "_StepCall") -> None:
         # The request knows the step: apart, their tensors are freed at once.
         del step.request
-        self._run.end(step.step)
+        if step.pace is not None:
+            self._paced.remove(step)
+            step.pace.open()
+
+    def _make_pace(self, step: "_StepCall") -> ResponsePace | None:
+        """What holds a step up, where it may send more than the steps behind it take."""
+        if not step.model.signature.is_decoupled:
+            return None
+        if not self._executor.graph.max_inflight_requests and self._request.pace is None:
+            return None
+        if any(
+            model is step.model for index, model in self._models.items() if index != step.step.index
+        ):
+            # What its responses go to may wait for the very instance that is held up.
+            return None
+        self._paced.append(step)
+        return ResponsePace()
 
     def _step_request(self, ready: ReadyStep[Tensor], step: "_StepCall") -> InferRequest:
         parent = self._request
@@ -309,6 +354,7 @@ class _Call:
         request.priority = parent.priority
         request.timeout_us = parent.timeout_us
         request.compute_times = self._times
+        request.pace = step.pace = self._make_pace(step)
         if parent.trace is not None:
             request.trace = parent.trace.add_child(
                 self._executor.models.next_trace_id(),
@@ -399,6 +445,9 @@ class _Call:
         if is_final:
             self._is_final_sent = True
             self._close(None)
+        elif request.pace is not None:
+            self._untaken += 1
+            request.pace.wait(self._note_taken)
         request.on_response(response)
 
     def _fail(self, error: NaiadError) -> None:
@@ -446,9 +495,11 @@ class _StepCall:
         iteration: of its inputs.
         model: that runs it.
         request: what the model has.
+        pace: by which it is held up, if it is.
+        taken: responses since it was last let go on.
     """
 
-    __slots__ = ("_call", "iteration", "model", "request", "step")
+    __slots__ = ("_call", "iteration", "model", "pace", "request", "step", "taken")
 
     request: InferRequest
 
@@ -457,6 +508,8 @@ class _StepCall:
         self.step: EnsembleStep = ready.step
         self.iteration = ready.iteration
         self.model = model
+        self.pace: ResponsePace | None = None
+        self.taken = 0
 
     def on_response(self, response: InferResponse) -> None:
         """The engine's callback."""

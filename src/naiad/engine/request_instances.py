@@ -311,6 +311,9 @@ class RequestAnswers:
             if request is None or response is None:
                 self._hooks.finish(execution.thread, execution)
             elif self._is_order_preserved and not execution.is_delivered:
+                if request.pace is not None:
+                    # Taken when the batch is over, which must not wait for that.
+                    request.pace.open()
                 execution.held.append((request, response))
             else:
                 self._take(execution, request, response)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from naiad.inference.tensor import Tensor
 
 if TYPE_CHECKING:
+    from naiad.inference.pace import ResponsePace
     from naiad.inference.response import InferResponse
     from naiad.inference.statistics import ComputeTimes
     from naiad.inference.trace import Trace
@@ -42,6 +43,7 @@ class InferRequest:
         waiting_bytes: of its inputs, while they count against what may wait in the server.
         trace: what is written down about it; None for a request that is not traced.
         compute_times: where its share of the model's time is added up; None where nobody asks.
+        pace: by which a decoupled model is held up; None where it sends as fast as it can.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class InferRequest:
         "is_cancelled",
         "on_response",
         "output_names",
+        "pace",
         "parameters",
         "priority",
         "queued_ns",
@@ -91,3 +94,4 @@ class InferRequest:
         self.is_cancelled = False
         self.trace: Trace | None = None
         self.compute_times: ComputeTimes | None = None
+        self.pace: ResponsePace | None = None

@@ -248,6 +248,15 @@ class EnsembleRun(Generic[TensorT]):
             if held:
                 self._ready.appendleft((step, held.popleft()))
 
+    def is_held_up(self, step: EnsembleStep) -> bool:
+        """Whether a step that reads what this one writes has no room for more."""
+        held = self._held
+        return bool(held) and any(
+            held.get(reader.index)
+            for tensor in step.outputs.values()
+            for reader in self._plan.readers.get(tensor, ())
+        )
+
     def next_answer(self) -> dict[str, TensorT] | None:
         """The ensemble's next answer, by output; None while it is not complete.
 

@@ -13,6 +13,7 @@ from naiad.engine.model import Model
 from naiad.engine.validation import validate_request
 from naiad.engine.warmup import WarmupSample
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnavailableError
+from naiad.inference.pace import ResponsePace
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.inference.statistics import FailureReason, ModelStatistics
@@ -364,6 +365,114 @@ async def test_a_step_gets_no_more_at_once_than_max_inflight_requests() -> None:
         assert len(harness.models.steps["b"].requests) == index + 1
         harness.answer("b", value, index=index)
     assert harness.texts() == [("Y=1", False), ("Y=2", False), ("Y=3", True)]
+
+
+def backpressure(*names: str, limit: int = 1) -> Harness:
+    """Steps in a row, of which only the last is not decoupled."""
+    tensors = ["X", *(f"T{index}" for index in range(len(names) - 1)), "Y"]
+    steps = [(name, tensors[i], tensors[i + 1]) for i, name in enumerate(names)]
+    config = ensemble_config(*steps, more=DECOUPLED)
+    config.ensemble_scheduling.max_inflight_requests = limit
+    models = {name: model_config(name, more=DECOUPLED) for name in names[:-1]}
+    models.setdefault(names[-1], model_config(names[-1]))
+    return Harness(config, *models.values())
+
+
+class Sender:
+    """What a model's thread would do: it sends when it is let go on, and no sooner."""
+
+    def __init__(self, harness: Harness, model: str, limit: int = 100) -> None:
+        self._harness = harness
+        self._model = model
+        self._pace = harness.models.steps[model].requests[0].pace
+        self._limit = limit
+        self.sent = 0
+
+    def send(self) -> None:
+        assert self._pace is not None
+        if self.sent == self._limit:
+            return
+        self.sent += 1
+        self._pace.wait(self.send)
+        self._harness.answer(self._model, float(self.sent), is_final=False)
+
+
+async def test_the_sender_of_a_decoupled_step_is_held_up_while_the_next_has_no_room() -> None:
+    harness = backpressure("a", "b", limit=2)
+    harness.submit()
+    sender = Sender(harness, "a")
+    sender.send()
+    # Two run, one has no room, and the fourth is not made.
+    assert sender.sent == 3
+    requests = harness.models.steps["b"].requests
+    assert len(requests) == 2
+    for index in range(5):
+        assert requests[index].pace is None
+        harness.answer("b", 1.0, index=index)
+        assert sender.sent == 4 + index
+        assert len(requests) == 3 + index
+
+
+async def test_a_sender_two_steps_ahead_is_held_up_too() -> None:
+    harness = backpressure("a", "b", "c")
+    harness.submit()
+    first = Sender(harness, "a")
+    first.send()
+    second = Sender(harness, "b")
+    second.send()
+    assert (first.sent, second.sent) == (2, 2)
+    harness.answer("c", 1.0)
+    # The second goes on; what the first has sent can't begin before the second has ended.
+    assert (first.sent, second.sent) == (2, 3)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_sender_goes_on_when_nobody_takes_what_it_sends(is_cancelled: bool) -> None:
+    harness = backpressure("a", "b")
+    request = harness.submit()
+    pace = harness.models.steps["a"].requests[0].pace
+    assert pace is not None
+    sender = Sender(harness, "a", limit=2)
+    sender.send()
+    assert sender.sent == 2
+    let_go: list[int] = []
+    pace.wait(lambda: let_go.append(1))
+    if is_cancelled:
+        harness.executor.cancel(request)
+    else:
+        harness.answer("a", InternalError("it broke"))
+    assert let_go == [1]
+    pace.wait(lambda: let_go.append(2))
+    assert let_go == [1, 2]
+
+
+async def test_a_model_that_also_takes_what_it_sends_is_not_held_up() -> None:
+    # Its one instance may be what the next step waits for.
+    harness = backpressure("a", "a", "b")
+    harness.submit()
+    assert harness.models.steps["a"].requests[0].pace is None
+
+
+async def test_without_max_inflight_requests_nobody_is_held_up() -> None:
+    harness = chain(more=DECOUPLED, source=DECOUPLED)
+    harness.submit()
+    assert harness.models.steps["a"].requests[0].pace is None
+
+
+async def test_an_ensemble_that_is_a_step_holds_its_own_steps_up() -> None:
+    inner = Harness(
+        ensemble_config(("a", "X", "Y"), more=DECOUPLED), model_config("a", more=DECOUPLED)
+    )
+    pace = ResponsePace()
+    request = inner.request(1, 1)
+    request.pace = pace
+    inner.executor.submit(request)
+    sender = Sender(inner, "a")
+    sender.send()
+    # The outer ensemble has the answer to take first.
+    assert sender.sent == 1
+    pace.go_on(1)
+    assert sender.sent == 2
 
 
 async def test_what_is_held_back_is_dropped_with_its_request() -> None:

@@ -135,7 +135,15 @@ class InProcessInstance:
         known = self._pop(key) if is_final else self._open.get(key)
         if known is not None:
             batch, request = known
+            if request.pace is not None and not is_final:
+                request.pace.wait(self._room_of(request))
             batch.respond(request, _copy(response, is_final=is_final))
+
+    def _room_of(self, request: InferRequest) -> Callable[[], None]:
+        """What lets the sender of a request go on."""
+        known = self._answering.get(request)
+        answering = known() if known is not None else None
+        return _nothing if answering is None else answering.room.release
 
     def find_request(self, key: int) -> InferRequest | None:
         """A request that the model has not answered."""
@@ -312,3 +320,7 @@ def _copy(response: wire.WireResponse, *, is_final: bool) -> ModelResponse:
         for tensor in response.outputs
     ]
     return response_from_wire(response._replace(outputs=outputs), is_final=is_final)
+
+
+def _nothing() -> None:
+    """Nobody waits."""

@@ -180,8 +180,7 @@ class PythonInstance:
             text = "" if frame.flags else error or "is_ready() of the model says no"
             self._readiness.put((frame.key, text))
         elif frame.kind == wire.RESPONSE:
-            response = process.channel.reader(frame).response()
-            self._respond(frame.key, response, is_final=bool(frame.flags & wire.IS_FINAL))
+            self._take_response(process, frame)
         else:
             self._calls.take(process, frame)
 
@@ -247,14 +246,20 @@ class PythonInstance:
                     requests.append(request)
         return requests
 
-    def _respond(self, key: int, response: wire.WireResponse, *, is_final: bool) -> None:
+    def _take_response(self, process: ModelProcess, frame: Frame) -> None:
+        key, is_final = frame.key, bool(frame.flags & wire.IS_FINAL)
+        response = process.channel.reader(frame).response()
         with self._lock:
             known = self._requests.get(key)
-            if known is None:
-                return  # it failed with its batch
-            running, request = known
-            if is_final:
-                self._close_request(running, key)
+            if known is not None and is_final:
+                self._close_request(known[0], key)
+        if known is None:
+            # It failed with its batch; whoever sends the rest must not wait.
+            process.channel.post(wire.GO_ON, key)
+            return
+        running, request = known
+        if request.pace is not None and not is_final:
+            request.pace.wait(lambda: process.channel.post(wire.GO_ON, key))
         running.batch.respond(request, response_from_wire(response, is_final=is_final))
 
     def _find_request(self, key: int) -> InferRequest | None:

@@ -35,7 +35,9 @@ def request_to_wire(
         key,
         request.request_id,
         request.correlation_id,
-        _SEQUENCE_START * request.sequence_start + _SEQUENCE_END * request.sequence_end,
+        _SEQUENCE_START * request.sequence_start
+        + _SEQUENCE_END * request.sequence_end
+        + wire.IS_PACED * (request.pace is not None),
         request.timeout_us,
         json.dumps(request.parameters) if request.parameters else "",
         "",

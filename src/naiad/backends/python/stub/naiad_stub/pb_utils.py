@@ -369,13 +369,18 @@ class _Answering:
         "is_closed",
         "key",
         "lock",
+        "room",
         "wanted",
     )
 
-    def __init__(self, host: Host, key: int, wanted: Sequence[str]) -> None:
+    def __init__(
+        self, host: Host, key: int, wanted: Sequence[str], *, is_paced: bool = False
+    ) -> None:
         self.host = host
         self.key = key
         self.wanted = wanted
+        # Released when the server has room for the next response; None where it always has.
+        self.room = threading.Semaphore(0) if is_paced else None
         self.is_cancelled = False
         self.is_closed = False
         self.count = 0
@@ -434,6 +439,8 @@ class InferenceResponseSender:
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send a response; ``TRITONSERVER_RESPONSE_COMPLETE_FINAL`` says that it is the last.
 
+        In an ensemble with ``max_inflight_requests`` it waits until there is room for another.
+
         Raises:
             TritonModelException: it can't be sent now; the text says why.
         """
@@ -458,6 +465,8 @@ class InferenceResponseSender:
             else response._to_wire(answering.wanted)
         )
         answering.host.respond(answering.key, sent, is_final=is_final)
+        if answering.room is not None and not is_final:
+            answering.room.acquire()
 
     def is_cancelled(self) -> bool:
         """Whether the client has gone away or given up."""
@@ -674,8 +683,12 @@ def response_from_outputs(outputs: Iterable[wire.WireTensor]) -> InferenceRespon
 
 def close_request(request: InferenceRequest) -> None:
     """The request is answered by the server, since its batch has failed."""
-    if request._answering is not None:
-        request._answering.is_closed = True
+    answering = request._answering
+    if answering is not None:
+        answering.is_closed = True
+        if answering.room is not None:
+            # Whoever is about to send must not wait for room: nobody takes it.
+            answering.room.release()
 
 
 def response_to_wire(response: InferenceResponse, wanted: Sequence[str]) -> wire.WireResponse:
@@ -710,14 +723,16 @@ def make_request(host: Host, request: wire.WireRequest) -> InferenceRequest:
     made._output_names = list(request.output_names)
     made._model_name = host.model_name
     made._model_version = request.model_version
-    made._flags = request.flags
+    made._flags = request.flags & ~wire.IS_PACED
     made._timeout = request.timeout_us
     made._preferred_memory = _CPU_MEMORY
     made._trace = InferenceTrace()
     made._trace._key = request.key
     made._parameters = request.parameters or "{}"
     made._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
-    made._answering = _Answering(host, request.key, made._output_names)
+    made._answering = _Answering(
+        host, request.key, made._output_names, is_paced=bool(request.flags & wire.IS_PACED)
+    )
     return made
 
 

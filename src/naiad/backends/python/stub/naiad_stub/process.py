@@ -284,6 +284,11 @@ class Process:
                     if answering is not None:
                         answering.is_cancelled = True
                     del answering
+                elif frame.kind == wire.GO_ON:
+                    answering = self._open.get(frame.key)
+                    if answering is not None and answering.room is not None:
+                        answering.room.release()
+                    del answering
                 elif frame.kind == wire.IS_READY:
                     threading.Thread(
                         target=self._answer_readiness, args=(frame.key,), daemon=True

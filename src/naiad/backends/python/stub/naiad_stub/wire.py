@@ -32,6 +32,7 @@ FINALIZE = 5
 INFER_RESPONSE = 6
 RESULT = 7
 IS_READY = 8
+GO_ON = 9
 # From it:
 HELLO = 20
 DONE = 21
@@ -50,6 +51,8 @@ RELEASE = 40
 IS_FINAL = 1
 IS_DECOUPLED = 1
 IS_BLOCKING = 2
+# Beside the flags of the sequence: wait for GO_ON after each response but the last.
+IS_PACED = 1 << 31
 
 # Datatypes by the numbers of Triton's model_config.proto.
 BYTES = 13
