@@ -16,7 +16,7 @@
 Front ends turn the class into a status in one table, ``protocol/status.py``.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class NaiadError(Exception):
@@ -38,6 +38,15 @@ class NaiadError(Exception):
     def reason(self) -> str:
         """The text of the repository index and the log: Triton's label, then the message."""
         return f"{self.label}: {self.message}"
+
+    def detached(self) -> Self:
+        """This error without tracebacks, its cause's included, to be kept by what they lead to.
+
+        Such a ring is left to the garbage collector, which counts objects and not the bytes of the
+        tensors in it.
+        """
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 class UnknownError(NaiadError):

@@ -112,8 +112,10 @@ def identity_model(datatype: Datatype = FP32, shape: Sequence[Dim] = ("batch", "
     )
 
 
-def add_model(amount: float = 1.0, shape: Sequence[Dim] = ("batch", "n")) -> bytes:
-    """``OUT = IN + amount``, FP32."""
+def add_model(
+    amount: float | Sequence[float] = 1.0, shape: Sequence[Dim] = ("batch", "n")
+) -> bytes:
+    """``OUT = IN + amount``, FP32; with several amounts it fails on rows of another length."""
     return _serialize(
         [helper.make_node("Add", ["IN", "amount"], ["OUT"])],
         [helper.make_tensor_value_info("IN", TensorProto.FLOAT, list(shape))],

@@ -404,7 +404,7 @@ class Executor:
             try:
                 self._answer(execution)
             except NaiadError as error:
-                execution.error = error
+                execution.error = error.detached()
         if execution.error is not None:
             self._fail(execution, execution.error)
 

@@ -168,7 +168,7 @@ class InstanceThread:
             execution.output_start_ns = now_ns()
             self._keep(execution, outputs, shapes)
         except NaiadError as error:
-            execution.error = error
+            execution.error = error.detached()
         except Exception as error:  # noqa: BLE001 - a backend's own exception must not end the thread
             execution.error = InternalError(f"{type(error).__name__}: {error}")
         execution.end_ns = now_ns()

@@ -278,7 +278,7 @@ class RequestAnswers:
         try:
             tensors.keep_states(response.outputs, [row])
         except NaiadError as error:
-            return ModelResponse(error=error)
+            return ModelResponse(error=error.detached())
         except KeyError as error:
             text = f"model '{self._name}' did not answer with its state {error}"
             return ModelResponse(error=InternalError(text))

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.repository_builder import RepositoryBuilder
+from tests.support.repository_builder import RepositoryBuilder, add_model
 
 from naiad.backends.registry import BackendRegistry
 from naiad.clock import SystemClock
 from naiad.engine.engine import Engine, EngineOptions
 from naiad.engine.loader import Loader, LoaderOptions
+from naiad.engine.shared_memory import SharedMemoryRegions
 from naiad.frontends.byte_budget import ByteBudget
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.http.server import HttpServer
@@ -24,18 +25,37 @@ input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
 instance_group [ { count: 1 kind: KIND_CPU } ]
 """
+FAILING_CONFIG = """
+backend: "onnxruntime" max_batch_size: 8
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 3 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
 BODY = json.dumps(
     {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
 ).encode()
+TO_REGION = BODY[:-1] + (
+    b',"outputs":[{"name":"OUTPUT0","parameters":{"shared_memory_region":"region",'
+    b'"shared_memory_byte_size":4}}]}'
+)
 INFER = "POST /v2/models/m/infer"
+FAILING = "POST /v2/models/fails/infer"
 
 
 @asynccontextmanager
 async def serving(path: Path) -> AsyncIterator[int]:
-    RepositoryBuilder(path).add_model("m", CONFIG)
-    loader = Loader(LoaderOptions((path,)), BackendRegistry())
-    engine = Engine(EngineOptions("triton", "1"), loader, SystemClock())
+    builder = RepositoryBuilder(path / "repository")
+    builder.add_model("m", CONFIG)
+    builder.add_onnx("fails", add_model((1, 2, 3)), FAILING_CONFIG)
+    objects = path / "objects"
+    objects.mkdir()
+    (objects / "shared").write_bytes(bytes(64))
+    loader = Loader(LoaderOptions((path / "repository",)), BackendRegistry())
+    options = EngineOptions("triton", "1", is_client_shared_memory_allowed=True)
+    engine = Engine(options, loader, SystemClock())
     assert await engine.start() == {}
+    engine.shared_memory = SharedMemoryRegions(is_client_use_allowed=True, objects=objects)
+    engine.shared_memory.register_system("region", "/shared", 0, 64)
     server = HttpServer(engine, HttpOptions(address="127.0.0.1", port=0), ByteBudget(1 << 30))
     await server.start()
     try:
@@ -61,11 +81,23 @@ def in_chunks(line: str, body: bytes) -> bytes:
         (in_chunks(INFER, BODY), 200),
         (with_length(INFER, BODY.replace(b"FP32", b"INT32")), 400),
         (with_length(INFER, b"{}"), 400),
+        (with_length(INFER, TO_REGION), 500),
+        (with_length(FAILING, BODY.replace(b"INPUT0", b"IN")), 500),
         (with_length("POST /v2/models/m/generate", b'{"INPUT0": [1, 2]}'), 200),
         (with_length("GET /v2/models/m/config", b""), 200),
         (b"get / HTTP/1.1\r\n\r\n", 400),
     ],
-    ids=["infer", "chunked", "refused", "incomplete", "generate", "config", "no HTTP"],
+    ids=[
+        "infer",
+        "chunked",
+        "refused",
+        "incomplete",
+        "does not fit",
+        "fails",
+        "generate",
+        "config",
+        "no HTTP",
+    ],
 )
 async def test_nothing_is_left_to_the_garbage_collector(
     request_: bytes, status: int, tmp_path: Path

@@ -173,7 +173,7 @@ class RaggedIdentityInstance:
             try:
                 response = ModelResponse(self._instance.copy(arrays, batch.wanted(request)))
             except NaiadError as error:
-                response = ModelResponse(error=error)
+                response = ModelResponse(error=error.detached())
             answers.append((request, response))
         batch.finish(answers)
 

@@ -132,7 +132,7 @@ class InferStream:
             try:
                 self.protocol.engine.infer(request.model, request.request)
             except NaiadError as refusal:
-                error = refusal
+                error = refusal.detached()
         if error is not None:
             self._refuse(request, error)
         self._read_on()
@@ -301,7 +301,7 @@ class StreamRequest:
                 try:
                     encoded = encoder.encode_streamed(response, self.outputs)
                 except NaiadError as refused:
-                    error = refused
+                    error = refused.detached()
         self._take(response, encoded, error)
 
     def _end_encoding(

@@ -316,7 +316,7 @@ def _encode(response: InferResponse) -> tuple[int, bytes]:
         try:
             return 200, encode_generate_response(response)
         except NaiadError as refused:
-            error = refused
+            error = refused.detached()
     return _encode_error(error)
 
 

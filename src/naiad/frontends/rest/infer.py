@@ -252,7 +252,7 @@ class InferCall:
             try:
                 body, tail, tail_bytes = encoder.encode(response, self.outputs)
             except NaiadError as refused:
-                error = refused
+                error = refused.detached()
             else:
                 head = _BINARY_HEAD % len(body) if tail_bytes else _JSON_HEAD
                 return self._write(head, body, tail, tail_bytes)
