@@ -8,16 +8,11 @@ from enum import StrEnum
 
 from naiad.backends.custom_metrics import CustomMetrics
 from naiad.clock import Clock
-from naiad.engine.lifecycle import (
-    UNLOADED_REASON,
-    Lifecycle,
-    LoadOptions,
-    ModelEntry,
-    VersionEntry,
-)
+from naiad.engine.lifecycle import Lifecycle, LoadOptions
 from naiad.engine.loader import Loader, Override
 from naiad.engine.log_settings import LogSettings
 from naiad.engine.model import Model
+from naiad.engine.model_entries import ModelEntry, VersionEntry
 from naiad.engine.response_cache import ResponseCache, ResponseStore
 from naiad.engine.shared_memory import SharedMemoryRegions
 from naiad.engine.trace import TraceSettings
@@ -442,8 +437,7 @@ def _version_line(name: str, version: int, known: VersionEntry) -> IndexEntry:
     problem = known.model.executor.problem() if known.model is not None else ""
     if problem:
         return IndexEntry(name, str(version), ModelState.UNAVAILABLE, problem, problem)
-    is_failed = known.state is ModelState.UNAVAILABLE and known.reason != UNLOADED_REASON
-    reason = _join(known.reason, known.advice if is_failed else "")
+    reason = _join(known.reason, known.advice)
     return IndexEntry(name, str(version), known.state, known.reason, reason)
 
 

@@ -6,7 +6,7 @@ in at once: while a model reloads, its old version serves, and when the reload f
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar, TypeVarTuple
@@ -38,6 +38,7 @@ from naiad.engine.loader import (
 )
 from naiad.engine.log_settings import IS_BLOCK
 from naiad.engine.model import Model, ModelExecutor
+from naiad.engine.model_entries import UNLOADED_REASON, ModelEntry, VersionEntry
 from naiad.engine.model_services import EngineServices, ServingModels
 from naiad.engine.rate_limits import LimitedModel, instance_claims
 from naiad.engine.response_cache import RequestKeys, ResponseStore
@@ -54,9 +55,6 @@ from naiad.scheduling.limited import LimitedScheduler
 from naiad.scheduling.rate_limiter import RateLimiter
 
 _log = logging.getLogger(__name__)
-
-UNLOADED_REASON = "unloaded"
-
 
 _Given = TypeVarTuple("_Given")
 _Result = TypeVar("_Result")
@@ -75,117 +73,6 @@ class LoadOptions:
     thread_count: int = 4
     retry_count: int = 0
     max_queue_bytes: int = 0
-
-
-class VersionEntry:
-    """What is known of one version; stays in the index after an unload or a failure."""
-
-    __slots__ = ("advice", "model", "reason", "state")
-
-    def __init__(self) -> None:
-        self.state = ModelState.UNKNOWN
-        self.reason = ""
-        self.advice = ""
-        self.model: Model | None = None
-
-
-class ModelEntry:
-    """All versions of a model that was ever asked to load.
-
-    Attributes:
-        id: which model it is.
-        versions: by number, those that failed and those that were unloaded too.
-        latest: the version that a request without one goes to.
-        plan: what serves; None while nothing does.
-        failure: why the last load got no further than the config; None since one did.
-        has_config: a config could be read at least once, so there are versions to speak of.
-        stamp: of the folder at the last attempt to load it, successful or not.
-        is_wanted: the last thing that was asked for is a load, so what failed is missing.
-        is_explicit: it was asked for by itself, and not only as the step of an ensemble.
-        steps: of an ensemble, the models that it calls, or would if it could be loaded.
-        suspended: what an ensemble served until a step went away, and will when it is back.
-        is_resting: suspended because somebody unloaded a step, so nothing is wrong with it.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "failure",
-        "has_config",
-        "id",
-        "is_explicit",
-        "is_resting",
-        "is_wanted",
-        "latest",
-        "lock",
-        "plan",
-        "stamp",
-        "steps",
-        "suspended",
-        "versions",
-    )
-
-    def __init__(self, model: ModelId) -> None:
-        self.id = model
-        self.versions: dict[int, VersionEntry] = {}
-        self.latest: Model | None = None
-        self.plan: ModelPlan | None = None
-        self.failure: NaiadError | None = None
-        self.has_config = False
-        self.stamp: FolderStamp | None = None
-        self.is_wanted = True
-        self.is_explicit = False
-        self.steps: Steps = {}
-        self.suspended: ModelPlan | None = None
-        self.is_resting = False
-        # Loads and unloads of one model follow each other; those of different models don't wait.
-        self.lock = asyncio.Lock()
-
-    def ready_models(self) -> Iterator[Model]:
-        """The versions that serve, ascending."""
-        for _, entry in sorted(self.versions.items()):
-            if entry.state is ModelState.READY and entry.model is not None:
-                yield entry.model
-
-    def has(self, model: Model) -> bool:
-        """Whether the model is what serves its version."""
-        known = self.versions.get(model.version)
-        return known is not None and known.model is model
-
-    def failure_reasons(self) -> Iterator[str]:
-        """Why the model, or any version of it, is missing."""
-        if not self.is_wanted:
-            return
-        if self.failure is not None:
-            yield self.failure.reason()
-        for _, known in sorted(self.versions.items()):
-            if known.state is ModelState.UNAVAILABLE and known.reason != UNLOADED_REASON:
-                yield known.reason
-
-    def is_ready(self) -> bool:
-        """Whether every version is where it should be: none on its way, none missing."""
-        is_failed = self.failure is not None and self.latest is None
-        if self.is_wanted and is_failed and not self.is_resting:
-            return False
-        for known in self.versions.values():
-            if known.state is ModelState.READY:
-                if known.model is not None and known.model.executor.problem():
-                    return False
-                continue
-            if known.state is not ModelState.UNAVAILABLE:
-                return False
-            if self.is_wanted and known.reason != UNLOADED_REASON:
-                return False
-        return True
-
-    def has_problem(self) -> bool:
-        """Whether a version that is loaded can't run."""
-        return any(model.executor.problem() for model in self.ready_models())
-
-    def refresh_latest(self) -> None:
-        """Point ``latest`` at the highest version that serves."""
-        self.latest = None
-        for model in self.ready_models():
-            self.latest = model
 
 
 class Lifecycle:
@@ -565,7 +452,7 @@ class Lifecycle:
         for version in plan.versions:
             known = entry.versions.setdefault(version, VersionEntry())
             if known.state is not ModelState.READY:
-                known.state, known.reason = ModelState.LOADING, ""
+                known.become(ModelState.LOADING)
             _log.info("loading: %s:%d", entry.id, version)
         results = await self._load_versions(entry, plan)
         self._freed_memory.give_back()
@@ -647,10 +534,9 @@ class Lifecycle:
                 _log.error("failed to load '%s' version %d: %s", entry.id, version, reason)
                 text += f"version {version} is at {ModelState.UNAVAILABLE} state: {reason};\n"
                 if known.state is not ModelState.READY:
-                    known.state, known.reason = ModelState.UNAVAILABLE, reason
-                    known.advice = error.advice
+                    known.become(ModelState.UNAVAILABLE, reason, error.advice)
             elif known.state is not ModelState.READY:
-                known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
+                known.become(ModelState.UNAVAILABLE, UNLOADED_REASON)
         _log.info("failed to load '%s'", entry.id)
         failure = InvalidArgumentError(text)
         advice = dict.fromkeys(error.advice for error in failures.values())
@@ -668,11 +554,11 @@ class Lifecycle:
             known.model = loaded
             # Of a version that is kept, what else the config says of versions.
             loaded.config = plan.config
-            known.state, known.reason = ModelState.READY, ""
+            known.become(ModelState.READY)
         for version, known in entry.versions.items():
             # It is not missing any more: nothing asks for it.
             if version not in plan.versions and known.state is ModelState.UNAVAILABLE:
-                known.reason = UNLOADED_REASON
+                known.become(ModelState.UNAVAILABLE, UNLOADED_REASON)
         entry.plan = plan
         for version, model in previous.items():
             if version in plan.versions and not entry.has(model):
@@ -768,7 +654,7 @@ class Lifecycle:
             known = entry.versions[version]
             if known.state is not ModelState.READY or known.model is None:
                 continue
-            known.state, known.reason = ModelState.UNLOADING, ""
+            known.become(ModelState.UNLOADING)
             self._start_retiring(known.model, known)
             known.model = None
         entry.refresh_latest()
@@ -782,7 +668,7 @@ class Lifecycle:
         await model.retire()
         self._freed_memory.give_back()
         if known is not None and known.state is ModelState.UNLOADING:
-            known.state, known.reason = ModelState.UNAVAILABLE, UNLOADED_REASON
+            known.become(ModelState.UNAVAILABLE, UNLOADED_REASON)
         _log.info("successfully unloaded '%s' version %d", model.name, model.version)
 
 

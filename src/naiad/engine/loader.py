@@ -5,7 +5,7 @@ Nothing here touches the event loop's objects; `engine.lifecycle` calls it in th
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -214,7 +214,7 @@ class Loader:
             plan = self._plan_from(model, folder, override)
         except BaseException as error:
             if isinstance(error, NaiadError):
-                error.advice = self._advisor.advise(folder, override.config_json, error)
+                self._advise(error, folder, override)
             if files is not None:
                 files.remove()
             raise
@@ -223,7 +223,7 @@ class Loader:
 
     def complete(self, plan: ModelPlan) -> None:
         """Let the backend fill what the config leaves open, and check the whole."""
-        with self._advice(plan, plan.folder.versions):
+        with self._advising(plan, plan.folder.versions):
             self._complete(plan)
 
     def _complete(self, plan: ModelPlan) -> None:
@@ -253,13 +253,12 @@ class Loader:
         self, plan: ModelPlan, version: int, services: ModelServices | None = None
     ) -> LoadedVersion:
         """Load one version and make its instances; all of them or none."""
-        with self._advice(plan, (version,)):
+        with self._advising(plan, (version,)):
             return self._load(plan, version, services)
 
     def advise(self, plan: ModelPlan, error: NaiadError) -> None:
         """Put advice into an error that this loader did not raise."""
-        with suppress(NaiadError), self._advice(plan, plan.folder.versions):
-            raise error
+        self._advise(error, plan.folder, plan.override)
 
     def _load(self, plan: ModelPlan, version: int, services: ModelServices | None) -> LoadedVersion:
         config = plan.config
@@ -311,19 +310,21 @@ class Loader:
         return read_labels(plan.folder, plan.config)
 
     @contextmanager
-    def _advice(self, plan: ModelPlan, versions: tuple[int, ...]) -> Iterator[None]:
-        """Put advice into the errors that come by.
+    def _advising(self, plan: ModelPlan, versions: tuple[int, ...]) -> Iterator[None]:
+        """Put advice into the error that ends what is done here.
 
         Args:
             plan: of the load.
-            versions: that the errors are about.
+            versions: that the error is about.
         """
         try:
             yield
         except NaiadError as error:
-            folder = replace(plan.folder, versions=versions)
-            error.advice = self._advisor.advise(folder, plan.override.config_json, error)
+            self._advise(error, replace(plan.folder, versions=versions), plan.override)
             raise
+
+    def _advise(self, error: NaiadError, folder: ModelFolder, override: Override) -> None:
+        error.advice = self._advisor.advise(folder, override.config_json, error)
 
     def _step_models(self, config: ModelConfig) -> StepModels | None:
         """The models that an ensemble names, and those that it may have meant."""
