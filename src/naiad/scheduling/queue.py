@@ -80,7 +80,7 @@ class QueueRules:
         return self.policies.get(level, self.default_policy)
 
 
-# Sorting out served requests costs one look at each that is kept.
+# Sorting out deadlines of requests that left costs one look at each that is kept.
 _SPARE_DEADLINES: Final = 64
 
 NO_RULES: Final = QueueRules()
@@ -111,6 +111,20 @@ class _Level:
         return False
 
 
+class _Deadline:
+    """Until when a request may wait.
+
+    Attributes:
+        request: None once it left the queue, so that its tensors go with it and not only when the
+            time is over.
+    """
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: InferRequest) -> None:
+        self.request: InferRequest | None = request
+
+
 class RequestQueue:
     """Requests in the order in which they should run.
 
@@ -122,11 +136,11 @@ class RequestQueue:
         self._levels: dict[int, _Level] = {}
         # Ascending; most queues have one level, and none has more than were ever used.
         self._order: list[_Level] = []
-        # Deadline, a number that keeps equal ones apart, request; entries of requests that left
-        # the queue are dropped when they come up.
-        self._deadlines: list[tuple[int, int, InferRequest]] = []
+        # Time, a number that keeps equal ones apart, deadline; those of requests that left the
+        # queue are dropped when they come up.
+        self._deadlines: list[tuple[int, int, _Deadline]] = []
         self._deadline_count = 0
-        self._waiting: set[int] = set()
+        self._waiting: dict[InferRequest, _Deadline] = {}
         # Most queues are plain, and the way through them is as short as it can be.
         is_plain = rules.level_count == 0 and rules.default_policy == QueuePolicy()
         self._plain = self._add_level(rules.default_level).waiting if is_plain else None
@@ -155,8 +169,8 @@ class RequestQueue:
         timeout_ns = policy.timeout_ns(request)
         if timeout_ns:
             self._deadline_count += 1
-            self._waiting.add(id(request))
-            heappush(self._deadlines, (now_ns + timeout_ns, self._deadline_count, request))
+            deadline = self._waiting[request] = _Deadline(request)
+            heappush(self._deadlines, (now_ns + timeout_ns, self._deadline_count, deadline))
 
     def pop(self, count: int) -> list[InferRequest]:
         """Take the first ``count`` requests out."""
@@ -169,22 +183,26 @@ class RequestQueue:
                 while queue and len(taken) < count:
                     taken.append(queue.popitem(last=False)[0])
         if self._deadlines:
-            self._waiting.difference_update(map(id, taken))
-            self._forget_served()
+            for request in taken:
+                self._forget_deadline(request)
+            self._drop_deadlines()
         return taken
 
     def remove(self, request: InferRequest) -> bool:
         """Take one request out, wherever it is; False when it is not here."""
         if not any(level.remove(request) for level in self._order):
             return False
-        self._waiting.discard(id(request))
+        self._forget_deadline(request)
+        self._drop_deadlines()
         return True
 
     def expire(self, now_ns: int) -> list[InferRequest]:
         """Apply the timeouts; returns the requests to reject, which are out of the queue now."""
         rejected = []
         while (deadline_ns := self.next_deadline_ns()) is not None and deadline_ns <= now_ns:
-            request = heappop(self._deadlines)[2]
+            request = heappop(self._deadlines)[2].request
+            if request is None:
+                continue
             level = self._levels[self._rules.level(request)]
             self.remove(request)
             if level.policy.timeout_action is TimeoutAction.REJECT:
@@ -196,14 +214,20 @@ class RequestQueue:
     def next_deadline_ns(self) -> int | None:
         """When the next timeout is due, or None."""
         deadlines = self._deadlines
-        while deadlines and id(deadlines[0][2]) not in self._waiting:
+        while deadlines and deadlines[0][2].request is None:
             heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
-    def _forget_served(self) -> None:
-        """Let go of requests that left in time, so that none is kept until its deadline."""
+    def _forget_deadline(self, request: InferRequest) -> None:
+        """A request left the queue, or has nothing to lose any more."""
+        deadline = self._waiting.pop(request, None)
+        if deadline is not None:
+            deadline.request = None
+
+    def _drop_deadlines(self) -> None:
+        """Drop the deadlines of requests that left before they come up, once they are many."""
         if len(self._deadlines) > 2 * len(self._waiting) + _SPARE_DEADLINES:
-            self._deadlines = [entry for entry in self._deadlines if id(entry[2]) in self._waiting]
+            self._deadlines = [entry for entry in self._deadlines if entry[2].request is not None]
             heapify(self._deadlines)
 
     def oldest_ns(self) -> int:

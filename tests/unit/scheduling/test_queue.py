@@ -1,5 +1,7 @@
 """Priorities, limits and deadlines, as measured on Triton 2.51 and as its documents say."""
 
+from weakref import ref
+
 import pytest
 from tests.support.requests import rows_request
 
@@ -115,6 +117,37 @@ def test_a_removed_request_has_no_deadline() -> None:
     assert not queue.remove(request)
     assert queue.next_deadline_ns() is None
     assert queue.expire(1000) == []
+
+
+@pytest.mark.parametrize("leave", ["pop", "remove", "expire"])
+def test_a_request_that_left_is_not_kept_until_its_deadline(leave: str) -> None:
+    """Its inputs may be large, and who waits behind it may have to wait for long."""
+    policy = QueuePolicy(TimeoutAction.REJECT, default_timeout_ns=3_600_000 * MS)
+    queue = RequestQueue(QueueRules(default_policy=policy))
+    queue.push(waiting(), -3_600_000 * MS if leave == "expire" else 0)
+    request = CountedRequest("", {}, None, lambda _response: None)
+    life = ref(request)
+    queue.push(request, -3_599_999 * MS if leave == "expire" else 0)
+    if leave == "pop":
+        queue.pop(2)
+    elif leave == "remove":
+        queue.remove(request)
+    else:
+        queue.expire(1 * MS)
+    del request
+    assert life() is None
+
+
+def test_a_request_that_comes_again_has_its_new_deadline_alone() -> None:
+    policy = QueuePolicy(TimeoutAction.REJECT, default_timeout_ns=100)
+    queue = RequestQueue(QueueRules(default_policy=policy))
+    first, request = waiting(), waiting()
+    queue.push(first, 0)
+    queue.push(request, 10)
+    queue.remove(request)
+    queue.push(request, 50)
+    assert queue.expire(110) == [first]
+    assert queue.next_deadline_ns() == 150
 
 
 class CountedRequest(InferRequest):
