@@ -33,5 +33,5 @@ class ByteBudget:
         """The error for a request that does not fit."""
         return UnavailableError(
             "the requests that the server holds have reached its limit of "
-            f"{self.limit_bytes} bytes; send this one again later"
+            f"{self.limit_bytes} bytes (--request-memory-byte-size); send this one again later"
         )
