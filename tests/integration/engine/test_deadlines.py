@@ -1,15 +1,15 @@
 """Timeouts in the queue are kept to the nanosecond, on a loop whose time is a test's own."""
 
 import asyncio
-import selectors
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from tests.support.fake_clock import FakeClock
+from tests.support.fake_time_loop import ROUNDING_NS, run
 from tests.support.requests import make_request, tensor
 
 from naiad.engine.executor import Executor
@@ -26,33 +26,6 @@ from naiad.scheduling.sequence import SequenceBatcher, SequenceRules
 
 SIGNATURE = ModelSignature("m", 8, [TensorSpec("IN", FP32, (1,))], [TensorSpec("OUT", FP32, (1,))])
 MS = 1_000_000
-# What a float of seconds rounds away, and the loop's own resolution.
-ROUNDING_NS = 2_000
-
-
-class _SkippingSelector(selectors.DefaultSelector):
-    """Where the loop would wait for time to pass, time passes at once."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def select(self, timeout: float | None = None) -> Any:
-        if timeout is not None and timeout > 0:
-            ready = super().select(0)
-            if not ready:
-                self._clock.time_ns += int(timeout * 1e9) + 1
-            return ready
-        return super().select(timeout)
-
-
-class _FakeTimeLoop(asyncio.SelectorEventLoop):
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(_SkippingSelector(clock))
-        self._fake_clock = clock
-
-    def time(self) -> float:
-        return self._fake_clock.time_ns / 1e9
 
 
 class BusyInstance:
@@ -99,12 +72,6 @@ class Harness:
         self.instance.gate.set()
         await self.executor.drain()
         await self.executor.close()
-
-
-def run(scenario: Callable[[FakeClock], Coroutine[Any, Any, None]]) -> None:
-    clock = FakeClock()
-    with asyncio.Runner(loop_factory=lambda: _FakeTimeLoop(clock)) as runner:
-        runner.run(scenario(clock))
 
 
 def policy(timeout_ms: int, action: TimeoutAction = TimeoutAction.REJECT) -> QueueRules:
