@@ -12,6 +12,7 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     multiple,
+    precondition,
     rule,
 )
 from tests.support.requests import rows_request
@@ -25,7 +26,7 @@ from naiad.scheduling.sequence import SequenceBatcher, SequenceRules
 MAX_ROWS = 3
 IDLE_NS = 50_000
 # Few ids, so that sequences meet; the text of a number is an id of its own.
-ids = st.sampled_from([1, 2, "1", "a", 2**64 - 1])
+ids = st.sampled_from([1, 2, "1", "a", 2**64 - 1, 0])
 # With and without a reason to wait, on time and beyond everything that may time out.
 pauses = st.sampled_from([0, 1, 999, 1000, 5000, IDLE_NS])
 
@@ -45,31 +46,45 @@ class SequenceBatcherMachine(RuleBasedStateMachine):
     cancellable = Bundle("cancellable")
 
     @initialize(
-        is_oldest=st.booleans(),
+        strategy=st.sampled_from(["direct", "oldest"]),
         instances=st.integers(1, 3),
         slots=st.integers(1, 4),
         delay_ns=st.sampled_from([0, 1000]),
         utilization=st.sampled_from([0.0, 0.5, 1.0]),
         preferred=st.sets(st.integers(1, MAX_ROWS)),
+        makes=st.sampled_from(["sequences", "generations"]),
     )
     def make(
         self,
-        is_oldest: bool,
+        *,
+        strategy: str,
         instances: int,
         slots: int,
         delay_ns: int,
         utilization: float,
         preferred: set[int],
+        makes: str,
     ) -> None:
         # Sequences that start anew are warned of, here thousands of times.
         logging.getLogger("naiad.scheduling.sequence").setLevel(logging.ERROR)
+        self.is_iterative = makes == "generations"
+        is_oldest = strategy == "oldest"
         self.delay_ns = delay_ns
         self.max_rows = MAX_ROWS if is_oldest else slots
         self.instances, self.slots = instances, slots
         oldest = BatcherRules(MAX_ROWS, tuple(preferred), delay_ns) if is_oldest else None
         self.is_direct = oldest is None
         self.batcher = SequenceBatcher(
-            SequenceRules("m", instances, slots, IDLE_NS, oldest, delay_ns, utilization)
+            SequenceRules(
+                "m",
+                instances,
+                slots,
+                IDLE_NS,
+                oldest,
+                delay_ns,
+                utilization,
+                is_iterative=self.is_iterative,
+            )
         )
         self.now_ns = 0
         # Open accounts by id, and that of every request that waits.
@@ -107,9 +122,14 @@ class SequenceBatcherMachine(RuleBasedStateMachine):
         try:
             self.batcher.offer(request, self.now_ns)
         except InvalidArgumentError:
-            assert not start
+            assert not self.is_iterative if key == 0 else not start
             assert key not in self.open
             return request
+        if key == 0:
+            # A sequence of its own, which nobody else is in.
+            key = request.correlation_id
+            start = request.sequence_start
+            assert key not in self.open
         account = self.open.get(key)
         if account is None:
             assert start
@@ -180,7 +200,34 @@ class SequenceBatcherMachine(RuleBasedStateMachine):
         batch = self.running.pop(index)
         self.batcher.finish(batch, self.now_ns)
         for request in batch.requests:
-            self.accounts[id(request)].idle_since_ns = self.now_ns
+            account = self.accounts[id(request)]
+            account.idle_since_ns = self.now_ns
+            if self.is_iterative and not account.waiting:
+                # The model is done with the request, and that is the end.
+                self._forget(account)
+
+    @precondition(lambda self: getattr(self, "is_iterative", False))
+    @rule(data=st.data())
+    def generate(self, data: st.DataObject) -> None:
+        """The model wants to run some requests of a batch again."""
+        if not self.running:
+            return
+        index = data.draw(st.sampled_from(sorted(self.running)))
+        for request in self.running[index].requests:
+            if data.draw(st.booleans()):
+                self._reschedule(request)
+        self._finish(index)
+
+    def _reschedule(self, request: InferRequest) -> None:
+        account = self.accounts[id(request)]
+        if self.open.get(request.correlation_id) is not account:
+            # Whoever has the id now gets nothing of a sequence that has ended.
+            with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
+                self.batcher.reschedule(request, self.now_ns)
+            return
+        self.batcher.reschedule(request, self.now_ns)
+        account.waiting.append(request)
+        self.done = [other for other in self.done if other is not request]
 
     def _finish_all(self) -> None:
         for index in list(self.running):
@@ -199,7 +246,7 @@ class SequenceBatcherMachine(RuleBasedStateMachine):
             self.done.append(request)
         deadline_ns = self.batcher.next_deadline_ns()
         assert deadline_ns is None or deadline_ns > self.now_ns
-        for account in list(self.open.values()):
+        for account in [] if self.is_iterative else list(self.open.values()):
             is_idle = not account.waiting and not self._is_running(account)
             if is_idle and self.now_ns - account.idle_since_ns >= IDLE_NS:
                 self._forget(account)

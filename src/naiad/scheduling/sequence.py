@@ -333,6 +333,8 @@ class SequenceBatcher:
         self._idle: dict[_Sequence, int] = {}
         # The sequence of each request that waits.
         self._waiting: dict[int, _Sequence] = {}
+        # Of iterative sequences, that of each request that runs and may come again.
+        self._running: dict[int, _Sequence] = {}
         self._abandoned: list[InferRequest] = []
         self._last_id = 0
         self._is_held = bool(rules.held_until_count or rules.held_until_backlog_count)
@@ -374,10 +376,7 @@ class SequenceBatcher:
                 )
             return sequence
         if not request.sequence_start:
-            raise InvalidArgumentError(
-                f"inference request for sequence {key} to model '{self._rules.model_name}' must "
-                "specify the START flag on the first request of the sequence"
-            )
+            self._refuse_unknown(key)
         sequence = self._open[key] = _Sequence(key)
         if self._free:
             number, index = heappop(self._free)
@@ -400,6 +399,12 @@ class SequenceBatcher:
     def _refuse(self, reason: str) -> NoReturn:
         raise InvalidArgumentError(
             f"inference request to model '{self._rules.model_name}' {reason}"
+        )
+
+    def _refuse_unknown(self, key: int | str) -> NoReturn:
+        raise InvalidArgumentError(
+            f"inference request for sequence {key} to model '{self._rules.model_name}' must "
+            "specify the START flag on the first request of the sequence"
         )
 
     def take(self, now_ns: int) -> Batch | None:
@@ -433,6 +438,8 @@ class SequenceBatcher:
             sequence = slot.sequence
             request = sequence.queue.popleft()
             del self._waiting[id(request)]
+            if self._rules.is_iterative:
+                self._running[id(request)] = sequence
             if request.sequence_start:
                 slot.state = SequenceState()
             requests.append(request)
@@ -449,6 +456,9 @@ class SequenceBatcher:
         """Let the sequences of the batch go on."""
         lane = self._lanes[batch.instance_index]
         lane.is_busy = False
+        if self._rules.is_iterative:
+            for request in batch.requests:
+                self._running.pop(id(request), None)
         for slot in lane.running:
             slot.free_ns = now_ns
             sequence = slot.sequence
@@ -462,7 +472,7 @@ class SequenceBatcher:
         lane.running.clear()
 
     def reschedule(self, request: InferRequest, now_ns: int) -> None:
-        """Let a request go on in its sequence.
+        """Let a request that runs go on in its sequence; called before `finish` of its batch.
 
         Raises:
             InvalidArgumentError: sequences are not iterative, or this one has ended.
@@ -470,6 +480,10 @@ class SequenceBatcher:
         if not self._rules.is_iterative:
             refuse_reschedule()
         request.sequence_start = request.sequence_end = False
+        sequence = self._running.get(id(request))
+        if self._open.get(request.correlation_id) is not sequence:
+            # Its own has ended; one that has begun since under the same id is somebody else's.
+            self._refuse_unknown(request.correlation_id)
         self.offer(request, now_ns)
 
     def expire(self, now_ns: int) -> Sequence[InferRequest]:

@@ -491,6 +491,18 @@ def test_a_sequence_that_has_ended_runs_no_request_again() -> None:
     assert not len(batcher)
 
 
+def test_a_request_does_not_go_on_in_a_sequence_that_began_after_its_own() -> None:
+    batcher = direct(is_iterative=True)
+    ended, begun = step(5, "se"), step(5, "s")
+    offer(batcher, ended)
+    batch = take(batcher)
+    offer(batcher, begun)
+    with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
+        batcher.reschedule(ended, 0)
+    batcher.finish(batch, 0)
+    assert take(batcher).requests == [begun]
+
+
 def test_without_iterative_sequences_every_request_runs_once() -> None:
     batcher = direct()
     first = step(1, "s")
