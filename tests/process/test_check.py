@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from tests.support.python_models import write_model
 from tests.support.repository_builder import RepositoryBuilder, mlp_model
 
 pytestmark = pytest.mark.slow
@@ -112,3 +113,31 @@ def test_models_that_triton_refuses_have_findings(tmp_path: Path) -> None:
     # A scalar without batching, which Triton refuses, runs here.
     assert clean - {"nb_scalar"} == FINE | NOT_CHECKED
     assert not [model for model in models if model["could_not_run"]]
+
+
+FAILING = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        return {}["weights"]
+"""
+
+
+def test_the_traceback_of_a_python_model_is_told_once_and_its_line_is_the_place(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "m", FAILING)
+    code = tmp_path / "m" / "1" / "model.py"
+    line = code.read_text().splitlines().index('        return {}["weights"]') + 1
+    result = check(tmp_path)
+    assert result.returncode == 1
+    assert result.stderr == ""
+    assert f"{code}:{line}:1" in result.stdout.splitlines()
+    assert result.stdout.count("Traceback (most recent call last)") == 1
+    (model,) = json.loads(check(tmp_path, "--json", "-").stdout)["models"]
+    assert [(found["code"], found["file"], found["line"]) for found in model["findings"]] == [
+        ("run-failed", str(code), line)
+    ]
+    assert len(model["log"]) == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from naiad.check.evidence import Known
+from naiad.check.model_log import find_frame
 from naiad.check.trial import LENGTHS, Run, Shape, Trial, Trials, input_shapes
 from naiad.errors import NaiadError
 from naiad.model_config.config_text import FieldPath
@@ -45,6 +46,7 @@ class Experiment:
         self._subject = subject
         self._known = known
         self._is_probed = False
+        self._logged = 0
         self.effective: ModelConfig | None = None
         self.runs: list[Run] = []
         self.contradiction: tuple[str, Shape] | None = None
@@ -62,18 +64,15 @@ class Experiment:
 
     def _round(self) -> list[Run]:
         config = self._diagnosis.result()
+        self._logged = self._trials.log.count
         try:
             trial = self._trials.load(config, self._subject)
         except NaiadError as error:
             self.effective = None
             if self._is_explained(error.message):
                 return []
-            self._add(
-                "load-failed",
-                "The model does not load.",
-                error.message,
-                locate(error.message, config),
-            )
+            path = locate(error.message, config)
+            self._report("load-failed", "The model does not load.", error.message, path)
             return []
         with trial:
             self.effective = trial.config
@@ -89,6 +88,14 @@ class Experiment:
 
     def _add(self, code: str, problem: str, why: str, path: FieldPath, block: str = "") -> None:
         self._diagnosis.add(Finding(code, problem, why, path, block, is_fixable=False))
+
+    def _report(self, code: str, problem: str, why: str, path: FieldPath) -> None:
+        """Note a failure at the line of the model's code that it comes from, where one is known."""
+        frame = find_frame(self._trials.log.since(self._logged), self._subject.directory.parent)
+        if frame is None:
+            self._add(code, problem, why, path)
+        else:
+            self._layout.add(Finding(code, problem, why, is_fixable=False), *frame)
 
     def _shapes(self, config: ModelConfig, batch_size: int, length: int) -> dict[str, Shape]:
         shapes = input_shapes(config, batch_size, length)
@@ -246,12 +253,9 @@ class Experiment:
             or self._guess_input_type(trial)
         )
         if not is_corrected:
-            self._add(
-                "run-failed",
-                "The model loads and fails on generated inputs.",
-                f"Inputs {_format(failed.inputs)}: {_first_line(failed.error)}",
-                ("input",),
-            )
+            why = f"Inputs {_format(failed.inputs)}: {_first_line(failed.error)}"
+            problem = "The model loads and fails on generated inputs."
+            self._report("run-failed", problem, why, ("input",))
 
     def _is_explained(self, error: str) -> bool:
         return (

@@ -84,6 +84,7 @@ class ModelReport:
         rows: of its config, side by side.
         runs: of the config with the corrections.
         could_not_run: why nothing was run, though nothing speaks against the model; else "".
+        log: warnings and errors of its loads and runs, such as tracebacks, each once.
     """
 
     model: str
@@ -91,6 +92,7 @@ class ModelReport:
     rows: Sequence[ConfigRow] = ()
     runs: Sequence[Run] = ()
     could_not_run: str = ""
+    log: Sequence[str] = ()
 
     def open_findings(self) -> list[ReportedFinding]:
         """Those that are not fixed."""
@@ -134,6 +136,8 @@ class Report:
                 failure.text = "\n".join(_lines(finding))
             if model.could_not_run:
                 SubElement(case, "skipped", message=model.could_not_run)
+            if model.log:
+                SubElement(case, "system-err").text = "\n".join(model.log)
         text = xml_text(tostring(suite, encoding="unicode"))
         return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
@@ -153,6 +157,9 @@ def print_report(report: Report, console: Console) -> None:
             console.print(Text(place, style="bold"), soft_wrap=True)
             for text in lines:
                 console.print(Text(text), soft_wrap=True)
+        for message in model.log:
+            console.print()
+            console.print(Text(f"logged: {message}", style="dim"), soft_wrap=True)
         if model.could_not_run:
             console.print(Text(f"not run: {model.could_not_run}", style="bold red"), soft_wrap=True)
         console.print()

@@ -79,9 +79,10 @@ def check_repository(options: CheckOptions, progress: Callable[[str], None]) -> 
     checker = _Checker(settings, folders)
     # Steps before the ensembles that use them.
     reports = {}
-    for name in sorted(chosen, key=checker.is_ensemble):
-        progress(f"checking {name}")
-        reports[name] = checker.fix(name) if options.fix else checker.check(name).report
+    with settings.trials.log:
+        for name in sorted(chosen, key=checker.is_ensemble):
+            progress(f"checking {name}")
+            reports[name] = checker.fix(name) if options.fix else checker.check(name).report
     return Report([reports[name] for name in chosen])
 
 
@@ -97,6 +98,7 @@ class _Checker:
 
     def check(self, name: str) -> CheckedModel:
         checked = check_model(self._folders[name], self._settings, self._step_models)
+        checked.report = replace(checked.report, log=self._settings.trials.log.take())
         if checked.config is not None:
             self._configs[name] = checked.config
         return checked

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from naiad.backends.base import Instance, LoadedModel, ModelSource
 from naiad.backends.merged_instance import merge_requests
 from naiad.backends.registry import BackendRegistry
+from naiad.check.model_log import ModelLog
 from naiad.engine.config_support import move_to_cpu
 from naiad.errors import InternalError, NaiadError
 from naiad.inference import datatypes
@@ -122,11 +123,13 @@ class Trials:
 
     Attributes:
         gpu_ids: of the server; None where the models are meant for another one.
+        log: what the backends log, while it is entered.
     """
 
     def __init__(self, backends: BackendRegistry, gpu_ids: Sequence[int] | None = ()) -> None:
         self._backends = backends
         self.gpu_ids = gpu_ids
+        self.log = ModelLog()
 
     @property
     def backend_names(self) -> tuple[str, ...]:
