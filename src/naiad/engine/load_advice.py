@@ -8,6 +8,7 @@ failed.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import orjson
@@ -56,6 +57,9 @@ _MAX_FINDINGS: Final = 4
 _MAX_BYTES: Final = 2400
 # Files of these declare their tensors; of a Python model only its code could tell.
 _DECLARING_BACKENDS: Final = frozenset({"onnxruntime", "openvino", "pytorch"})
+# A backend reads the weights, too, to tell the tensors: as much memory and time as the load that
+# failed, perhaps for want of them.
+_MAX_MODEL_BYTES: Final = 256 << 20
 _OVERRIDE: Final = "the config of the load request"
 
 
@@ -153,7 +157,7 @@ class LoadAdvisor:
             return ""
 
     def infer_config(self, config: ModelConfig, subject: Subject) -> ModelConfig | None:
-        """What the model file alone says; None where it says nothing."""
+        """What the model file alone says; None where it says nothing, or is large."""
         bare = ModelConfig(
             name=subject.name,
             backend=config.backend,
@@ -164,7 +168,7 @@ class LoadAdvisor:
             bare.parameters[IN_PROCESS].CopyFrom(config.parameters[IN_PROCESS])
         try:
             normalize_config(bare, directory_name=subject.name, artifact_names=subject.artifacts)
-            if bare.backend not in _DECLARING_BACKENDS:
+            if bare.backend not in _DECLARING_BACKENDS or _is_large(subject.directory):
                 return None
             settings = self._options.backend_settings.get(bare.backend, {})
             self._backends.get(bare.backend).complete_config(
@@ -295,6 +299,15 @@ class _Override:
 
     def write(self, message: Message) -> str:
         return format_fields_json(message)
+
+
+def _is_large(directory: Path) -> bool:
+    """Whether the files of a version are more than is read again for advice."""
+    try:
+        sizes = [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
+    except OSError:
+        return True
+    return sum(sizes) > _MAX_MODEL_BYTES
 
 
 def _describe(repair: Repair) -> Finding:

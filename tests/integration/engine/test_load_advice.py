@@ -189,3 +189,18 @@ async def test_an_answer_stays_short(tmp_path: Path) -> None:
     assert len(answer) < 3000
     assert f"\n{WIDE - 4} more findings are not shown here.\n" in answer
     assert answer.endswith(f"\nTo have it corrected: naiad check {folder.parent} m --fix\n")
+
+
+async def test_a_large_model_is_not_read_again_to_explain_why_it_did_not_load(
+    tmp_path: Path,
+) -> None:
+    text = config(types=("TYPE_INT32", "TYPE_FP32"))
+    folder = RepositoryBuilder(tmp_path).add_onnx("m", MLP, text)
+    small, _, _ = await fail(tmp_path)
+    with (folder / "1" / "weights.bin").open("wb") as file:
+        file.truncate(1 << 30)
+    large, _, _ = await fail(tmp_path)
+    # From the file the block, from the error alone where it is about.
+    assert "model.onnx has TYPE_FP32" in small
+    assert "model.onnx has" not in large
+    assert f"\n{folder}/config.pbtxt:" in large
