@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar, TypeVarTuple
+from typing import Final, TypeVar, TypeVarTuple
 from weakref import WeakValueDictionary
 
 from naiad.clock import Clock
@@ -55,6 +55,12 @@ from naiad.scheduling.limited import LimitedScheduler
 from naiad.scheduling.rate_limiter import RateLimiter
 
 _log = logging.getLogger(__name__)
+
+# Of a failed load, in characters; a model's own error may have millions. With the advice it still
+# fits into the header that gRPC carries it in.
+_REASON_START_LENGTH: Final = 2048
+_REASON_END_LENGTH: Final = 512
+_MAX_REASON_LENGTH: Final = 3072
 
 _Given = TypeVarTuple("_Given")
 _Result = TypeVar("_Result")
@@ -715,6 +721,17 @@ def _look_again(executor: ModelExecutor) -> Callable[[], None]:
 
 
 def _as_naiad_error(error: BaseException) -> NaiadError:
-    if isinstance(error, NaiadError):
-        return error
-    return InternalError(f"{type(error).__name__}: {error}")
+    """Why a model did not load, short enough to be kept, listed in the index and told again."""
+    found = error if isinstance(error, NaiadError) else InternalError(_describe(error))
+    if len(found.message) > _MAX_REASON_LENGTH:
+        # What it is about comes first, and what went wrong last in many a text.
+        left = len(found.message) - _REASON_START_LENGTH - _REASON_END_LENGTH
+        found.message = (
+            f"{found.message[:_REASON_START_LENGTH]} ... {left} characters are left out ... "
+            f"{found.message[-_REASON_END_LENGTH:]}"
+        )
+    return found
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -55,6 +55,7 @@ _log = logging.getLogger(__name__)
 # gRPC carries an error's text in a header, escaped, and clients take 8 KiB of headers.
 _MAX_FINDINGS: Final = 4
 _MAX_BYTES: Final = 2400
+_MAX_LINE_LENGTH: Final = 400
 # Files of these declare their tensors; of a Python model only its code could tell.
 _DECLARING_BACKENDS: Final = frozenset({"onnxruntime", "openvino", "pytorch"})
 # A backend reads the weights, too, to tell the tensors: as much memory and time as the load that
@@ -341,6 +342,10 @@ def _command(folder: ModelFolder) -> str:
     return f"naiad check {folder.path.parent} {folder.name} --fix"
 
 
+def _cut(line: str) -> str:
+    return line if len(line) <= _MAX_LINE_LENGTH else f"{line[:_MAX_LINE_LENGTH]} ..."
+
+
 def _format(found: Sequence[tuple[Finding, str]], command: str) -> str:
     """As many findings as there is room for, and where the others are to be had."""
     lines: list[str] = []
@@ -350,13 +355,15 @@ def _format(found: Sequence[tuple[Finding, str]], command: str) -> str:
         # A block is the whole field, with the corrections of all its findings.
         is_new = finding.block not in blocks
         more = format_finding(finding if is_new else replace(finding, block=""), place)
+        more[1:] = [_cut(line) for line in more[1:]]
         blocks.add(finding.block)
         if sum(len(line.encode()) + 1 for line in (*lines, *more)) > _MAX_BYTES:
             break
         lines += more
         shown += 1
     if shown < len(found):
-        lines.append(f"{len(found) - shown} more findings are not shown here.")
+        left = len(found) - shown
+        lines.append(f"{left} more finding{'s are' if left > 1 else ' is'} not shown here.")
     if command and any(finding.is_fixable for finding, _ in found):
         lines.append(f"To have it corrected: {command}")
     elif command and shown < len(found):

@@ -204,3 +204,14 @@ async def test_a_large_model_is_not_read_again_to_explain_why_it_did_not_load(
     assert "model.onnx has TYPE_FP32" in small
     assert "model.onnx has" not in large
     assert f"\n{folder}/config.pbtxt:" in large
+
+
+async def test_the_error_of_a_load_is_short_however_much_the_model_says(tmp_path: Path) -> None:
+    """It is kept, listed in the index, and told to everyone who asks the model."""
+    text = config().replace("dims: [ 5 ]", f"dims: [ {'5, ' * 100_000} 5 ]  {{")
+    RepositoryBuilder(tmp_path).add_onnx("m", MLP, text)
+    answer, line, refusal = await fail(tmp_path)
+    assert "failed to read text proto from" in answer
+    assert "characters are left out" in answer
+    assert f"\n{tmp_path}/m/config.pbtxt:" in answer
+    assert max(len(answer), len(line.reason), len(refusal)) < 6000

@@ -31,8 +31,9 @@ class StatusCode(IntEnum):
     UNAUTHENTICATED = 16
 
 
-# A message longer than this is cut: it travels in a header, and clients limit those.
-_MAX_MESSAGE_BYTES: Final = 4096
+# A message that is longer when it is encoded is cut: it travels in a header, and clients take 8 KiB
+# of those, with every name and 32 bytes more for each.
+_MAX_MESSAGE_BYTES: Final = 6144
 
 OK_TRAILERS: Final = ((b"grpc-status", b"0"),)
 
@@ -51,9 +52,17 @@ def format_trailers(code: StatusCode, message: str) -> Headers:
 
 
 def encode_message(message: str) -> bytes:
-    """A status message, percent-encoded."""
-    data = message.encode("utf-8", "replace")[:_MAX_MESSAGE_BYTES]
-    return "".join(_PLAIN.get(byte) or f"%{byte:02X}" for byte in data).encode()
+    """A status message, percent-encoded; of a long one as many whole characters as fit."""
+    encoded: list[str] = []
+    size = 0
+    for character in message[:_MAX_MESSAGE_BYTES]:
+        data = character.encode("utf-8", "replace")
+        text = "".join(_PLAIN.get(byte) or f"%{byte:02X}" for byte in data)
+        size += len(text)
+        if size > _MAX_MESSAGE_BYTES:
+            break
+        encoded.append(text)
+    return "".join(encoded).encode()
 
 
 def code_of(error: NaiadError) -> StatusCode:
