@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from naiad.clock import Clock
 from naiad.engine.response_cache import CachedResponse, CacheKey
-from naiad.errors import InternalError, NaiadError
+from naiad.errors import InternalError
 from naiad.inference.datatypes import BY_NAME, BYTES
 from naiad.inference.statistics import CacheStatistics
 from naiad.inference.tensor import Tensor
@@ -91,7 +91,7 @@ class RedisCache:
         )
         try:
             self._client.ping()
-        except (redis.RedisError, OSError) as error:
+        except Exception as error:  # what is no Redis makes its client raise anything
             raise InternalError(
                 f"failed to connect to Redis ({options.host}:{options.port}): "
                 f"{_login_code(error)}{error}"
@@ -116,28 +116,42 @@ class RedisCache:
         if data is None:
             return None
         try:
-            return decode_response(data)
-        except (NaiadError, ValueError, KeyError, TypeError) as error:
+            return decode_response(key, data)
+        except Exception as error:  # noqa: BLE001 - whoever writes there may write anything
             _log.warning("a response in Redis can't be read and is passed over: %s", error)
             return None
 
     def insert(self, key: CacheKey, response: CachedResponse) -> None:
         """Keep a response, if Redis is there."""
-        self._try("SET", _PREFIX + key, encode_response(response))
+        self._try("SET", _PREFIX + key, encode_response(key, response))
 
     def _try(self, *command: bytes | str) -> bytes | None:
         send: Callable[..., Any] = self._client.execute_command
-        with self._lock:
-            if self._clock.now_ns() < self._paused_until_ns:
-                return None
+        if not self._may_ask():
+            return None
         try:
             answer = send(*command)
-        except (redis.RedisError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - its client fails in many ways on odd answers
             with self._lock:
                 self._paused_until_ns = self._clock.now_ns() + _PAUSE_NS
             _log.warning("the response cache in Redis is passed over for a second: %s", error)
             return None
+        if self._paused_until_ns:
+            with self._lock:
+                self._paused_until_ns = 0
         return answer if isinstance(answer, bytes) else None
+
+    def _may_ask(self) -> bool:
+        """Whether Redis was there the last time, or this one is to see whether it is back."""
+        if not self._paused_until_ns:
+            return True
+        with self._lock:
+            now_ns = self._clock.now_ns()
+            if now_ns < self._paused_until_ns:
+                return False
+            # The others pass it over meanwhile: who asks in vain keeps a thread all the while.
+            self._paused_until_ns = now_ns + _PAUSE_NS
+            return True
 
 
 def _login_code(error: Exception) -> str:
@@ -147,11 +161,12 @@ def _login_code(error: Exception) -> str:
     return "NOAUTH " if "required" in str(error) else "WRONGPASS "
 
 
-def encode_response(response: CachedResponse) -> bytes:
+def encode_response(key: CacheKey, response: CachedResponse) -> bytes:
     """Length of the head, the head as JSON, then the outputs as they go over the wire."""
     encoded = [encode_tensor(tensor.datatype, tensor.data) for tensor in response.outputs]
     head = orjson.dumps(
         {
+            "key": key.hex(),
             "parameters": response.parameters,
             "outputs": [
                 [tensor.name, tensor.datatype.name, list(tensor.shape), size]
@@ -163,14 +178,17 @@ def encode_response(response: CachedResponse) -> bytes:
     return b"".join([length, head, *(buffer for buffer, _ in encoded)])
 
 
-def decode_response(data: bytes) -> CachedResponse:
+def decode_response(key: CacheKey, data: bytes) -> CachedResponse:
     """The inverse of `encode_response`.
 
     Raises:
-        ValueError, KeyError, TypeError, NaiadError: the bytes are something else.
+        ValueError, KeyError, TypeError, NaiadError: the bytes are something else, or the response
+            of another key: what lies between here and Redis may mix up its answers.
     """
     start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     head: Mapping[str, Any] = orjson.loads(data[_LENGTH_BYTES:start])
+    if head["key"] != key.hex():
+        raise ValueError("it is the answer to another request")
     outputs = []
     for name, datatype_name, shape, size in head["outputs"]:
         outputs.append(_decode_tensor(name, datatype_name, shape, data[start : start + size]))

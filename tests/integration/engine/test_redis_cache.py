@@ -4,7 +4,9 @@ import asyncio
 import socketserver
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from naiad.backends.registry import BackendRegistry
 from naiad.clock import SystemClock
 from naiad.engine.engine import Engine, EngineOptions, ModelControlMode
 from naiad.engine.loader import Loader, LoaderOptions
-from naiad.engine.redis_cache import RedisCache, RedisOptions
+from naiad.engine.redis_cache import RedisCache, RedisOptions, encode_response
 from naiad.engine.response_cache import CachedResponse, ResponseStore
 from naiad.errors import InternalError
 from naiad.inference.response import InferResponse
@@ -65,6 +67,48 @@ class RefusingRedis:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class OddRedis:
+    """Greets as Redis does, and answers every GET and SET with the same bytes.
+
+    Args:
+        greeting: to HELLO, which is the first that a client says.
+        answer: to every GET and SET; empty for none at all.
+    """
+
+    def __init__(self, answer: bytes, greeting: bytes = b"%1\r\n$5\r\nproto\r\n:3\r\n") -> None:
+        self.asked_count = 0
+        odd = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                while command := self.request.recv(65536):
+                    if b"\r\nGET\r\n" in command or b"\r\nSET\r\n" in command:
+                        odd.asked_count += 1
+                        self.request.sendall(answer)
+                    elif b"HELLO" in command:
+                        self.request.sendall(greeting)
+                    elif b"PING" in command:
+                        self.request.sendall(b"+PONG\r\n")
+                    else:
+                        self.request.sendall(b"+OK\r\n" * command.count(b"*"))
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def options(self) -> RedisOptions:
+        return RedisOptions("127.0.0.1", int(self._server.server_address[1]))
 
 
 @pytest.fixture
@@ -183,6 +227,62 @@ def test_after_a_failure_redis_is_left_alone_for_a_second(running: RunningRedis)
     cache.insert(b"k", response)
     assert cache.find(b"k") is not None
     client.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"$abc\r\n",
+        b"$99999999999999999999\r\nxx",
+        b":x\r\n",
+        b"*1\r\n" * 3000,
+        b"\xff" * 100 + b"\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"-\xff\xfe\r\n",
+    ],
+)
+def test_what_is_no_answer_of_redis_counts_as_a_failure_of_it(answer: bytes) -> None:
+    clock = FakeClock()
+    with OddRedis(answer) as odd:
+        cache = RedisCache(odd.options(), clock)
+        assert cache.find(b"k") is None
+        assert cache.find(b"k") is None
+        assert odd.asked_count == 1
+        clock.advance_us(1_000_000)
+        cache.insert(b"k", CachedResponse([tensor("OUT", np.ones(2, np.float32))], None))
+        assert odd.asked_count == 2
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"$3\r\nabc\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b":x\r\n"]
+)
+def test_what_is_no_redis_ends_the_start(greeting: bytes) -> None:
+    with OddRedis(b"", greeting) as odd, pytest.raises(InternalError, match="failed to connect"):
+        RedisCache(odd.options(), SystemClock())
+
+
+def test_an_answer_to_somebody_else_is_nobodys() -> None:
+    """A proxy that answers twice once would give every request the answer of the one before."""
+    kept = CachedResponse([tensor("OUT", np.ones(2, np.float32))], None)
+    value = encode_response(b"a" * 32, kept)
+    with OddRedis(b"$%d\r\n%b\r\n" % (len(value), value)) as odd:
+        cache = RedisCache(odd.options(), SystemClock())
+        assert cache.find(b"a" * 32) is not None
+        assert cache.find(b"b" * 32) is None
+
+
+@pytest.mark.slow
+def test_one_request_asks_whether_a_silent_redis_is_back() -> None:
+    """Each that asks keeps a thread for half a second, and there are few of them."""
+    clock = FakeClock()
+    with OddRedis(b"") as odd:
+        cache = RedisCache(odd.options(), clock)
+        assert cache.find(b"k") is None
+        clock.advance_us(1_000_000)
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(cache.find, [b"k"] * 8))
+        assert found == [None] * 8
+        assert odd.asked_count == 2
 
 
 def test_what_somebody_else_wrote_is_passed_over(running: RunningRedis) -> None:

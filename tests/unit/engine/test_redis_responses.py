@@ -8,6 +8,8 @@ from naiad.engine.redis_cache import decode_response, encode_response
 from naiad.engine.response_cache import CachedResponse
 from naiad.errors import NaiadError
 
+KEY = bytes(range(32))
+
 
 def test_a_response_comes_back_as_it_was() -> None:
     texts = np.array([[b"a", b""], [b"\0", "ü".encode()]], np.object_)
@@ -21,7 +23,7 @@ def test_a_response_comes_back_as_it_was() -> None:
         ],
         {"sequence_id": 3, "note": "x", "is": True, "part": 0.5},
     )
-    found = decode_response(encode_response(response))
+    found = decode_response(KEY, encode_response(KEY, response))
     assert found.parameters == response.parameters
     for got, put in zip(found.outputs, response.outputs, strict=True):
         assert (got.name, got.datatype, tuple(got.shape)) == (put.name, put.datatype, put.shape)
@@ -32,6 +34,12 @@ def test_a_response_comes_back_as_it_was() -> None:
 
 @pytest.mark.parametrize("cut", [0, 2, 20, -1])
 def test_what_is_cut_off_is_no_response(cut: int) -> None:
-    data = encode_response(CachedResponse([tensor("F", np.ones(4, np.float32))], None))
+    data = encode_response(KEY, CachedResponse([tensor("F", np.ones(4, np.float32))], None))
     with pytest.raises((NaiadError, ValueError, KeyError, TypeError)):
-        decode_response(data[:cut])
+        decode_response(KEY, data[:cut])
+
+
+def test_the_response_of_another_request_is_none_of_this_one() -> None:
+    data = encode_response(KEY, CachedResponse([tensor("F", np.ones(4, np.float32))], None))
+    with pytest.raises(ValueError, match="another request"):
+        decode_response(bytes(32), data)
