@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from naiad.backends.base import Instance, RequestInstance, WatchedInstance
 from naiad.clock import Clock
@@ -35,6 +36,9 @@ from naiad.scheduling.batch import pick_rows, split_rows
 from naiad.scheduling.scheduler import ANY_INSTANCE, Batch, BatchClose, Scheduler
 
 _log = logging.getLogger(__name__)
+
+# Longer than any wait that a config can ask for, which are microseconds in 64 bits.
+_FOREVER_NS: Final = 2**64 * 1000
 
 
 class Executor:
@@ -252,6 +256,8 @@ class Executor:
             if self._scheduler.is_order_preserved:
                 self._in_order.append(execution)
             self._take_instance(batch.instance_index).hand_over(execution)
+        if self._readiness is not None and len(self._scheduler) and self._readiness.is_lost():
+            self._refuse_all(now_ns)
         self._arm_deadline(now_ns)
 
     def _arm_deadline(self, now_ns: int) -> None:
@@ -360,13 +366,22 @@ class Executor:
 
     def _note_change(self) -> None:
         """An instance has become ready, or will never be."""
-        if self._readiness is not None and self._readiness.is_lost():
-            error = UnavailableError(self._problem_text())
-            now_ns = self._clock.now_ns()
-            while (batch := self._scheduler.take(now_ns)) is not None:
-                self._refuse(batch.requests, error, FailureReason.BACKEND)
-                self._scheduler.finish(batch, now_ns)
         self._tick()
+
+    def _refuse_all(self, now_ns: int) -> None:
+        """Answer all that wait for instances of which none will run again."""
+        error = UnavailableError(self._problem_text())
+        scheduler = self._scheduler
+        scheduler.stop(now_ns)
+        # No wait is worth its while any more, for company or for the end of a sequence.
+        end_ns = now_ns + _FOREVER_NS
+        while True:
+            self._refuse(scheduler.expire(end_ns), error, FailureReason.BACKEND)
+            batch = scheduler.take(end_ns)
+            if batch is None:
+                return
+            self._refuse(batch.requests, error, FailureReason.BACKEND)
+            scheduler.finish(batch, end_ns)
 
     def _problem_text(self) -> str:
         return f"model '{self._name}' can't run: none of its instances lives"

@@ -17,6 +17,8 @@ from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature, TensorSpec
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
+from naiad.scheduling.scheduler import Scheduler
+from naiad.scheduling.sequence import SequenceBatcher, SequenceRules
 
 SIGNATURE = ModelSignature("m", 8, [TensorSpec("IN", FP32, (1,))], [TensorSpec("OUT", FP32, (1,))])
 
@@ -107,3 +109,58 @@ async def test_who_waits_for_instances_that_are_given_up_is_told(
     assert isinstance(response.error, UnavailableError)
     with pytest.raises(UnavailableError, match="none of its instances lives"):
         send(executor)
+
+
+@pytest.mark.parametrize("kind", ["delay", "minimum_utilization", "held"])
+async def test_a_batch_that_waits_for_company_is_told_that_its_instances_are_given_up(
+    instances: list[FakeInstance], kind: str
+) -> None:
+    """Nobody would look at it again: no instance comes back, and no request is let in."""
+    hour_ns = 3_600_000_000_000
+    scheduler: Scheduler
+    if kind == "delay":
+        scheduler = DynamicBatcher(BatcherRules(8, max_delay_ns=hour_ns))
+    elif kind == "held":
+        scheduler = DynamicBatcher(BatcherRules(8, held_until_count=8))
+    else:
+        scheduler = SequenceBatcher(
+            SequenceRules("m", 2, 8, max_delay_ns=hour_ns, minimum_utilization=1.0)
+        )
+    executor = Executor(1, SIGNATURE, scheduler, instances, SystemClock())
+    answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+    request = make_request(tensor("IN", np.ones((1, 1), np.float32)), on_response=answer.set_result)
+    request.correlation_id, request.sequence_start = 7, True
+    executor.submit(request)
+    await asyncio.sleep(0)
+    for instance in instances:
+        instance.lose("given up", is_final=True)
+    response = await asyncio.wait_for(answer, 5)
+    assert isinstance(response.error, UnavailableError)
+    assert executor.statistics.pending_count == 0
+    await asyncio.wait_for(executor.drain(), 5)
+    await executor.close()
+
+
+async def test_a_backlog_of_sequences_is_told_that_its_instances_are_given_up(
+    instances: list[FakeInstance],
+) -> None:
+    """The sequences that hold the slots have no request, and will not end."""
+    scheduler = SequenceBatcher(SequenceRules("m", 2, 1, idle_ns=3_600_000_000_000))
+    executor = Executor(1, SIGNATURE, scheduler, instances, SystemClock())
+    answers: list[asyncio.Future[InferResponse]] = []
+    for key in range(1, 6):
+        answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+        request = make_request(
+            tensor("IN", np.ones((1, 1), np.float32)), on_response=answer.set_result
+        )
+        request.correlation_id, request.sequence_start = key, True
+        executor.submit(request)
+        answers.append(answer)
+    await asyncio.wait_for(asyncio.gather(*answers[:2]), 5)
+    for instance in instances:
+        instance.lose("given up", is_final=True)
+    for response in await asyncio.wait_for(asyncio.gather(*answers[2:]), 5):
+        assert isinstance(response.error, UnavailableError)
+    assert executor.statistics.pending_count == 0
+    await asyncio.wait_for(executor.drain(), 5)
+    await executor.close()
