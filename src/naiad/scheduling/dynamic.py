@@ -199,10 +199,14 @@ class DynamicBatcher:
             if forming.preferred_count and not self._delay_ns:
                 self._formed.append((forming.preferred_count, BatchClose.PREFERRED_SIZE))
                 forming.clear()
-            elif is_last and forming.rows < self._largest_preferred:
-                return
+            elif not is_last:
+                self._close(self._why_closed(is_last=False, is_over=False))
+            elif forming.rows >= self._largest_preferred:
+                # More may come before it runs, and find it closed.
+                is_full = forming.rows >= self._max_rows
+                self._close(BatchClose.FULL if is_full else BatchClose.PREFERRED_SIZE)
             else:
-                self._close(self._why_closed(is_last=is_last, is_over=False))
+                return
 
     def _leads_beyond(self, request: InferRequest) -> bool:
         """Whether a batch that waits on a free instance runs without a request that just came.

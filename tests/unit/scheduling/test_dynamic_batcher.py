@@ -269,3 +269,17 @@ def test_a_request_that_goes_before_delayed_ones_does_not_take_their_place_in_a_
     while (batch := scheduler.take(100)) is not None:
         rest += batch.requests
     assert first.requests + rest == late
+
+
+def test_a_batch_that_was_closed_before_others_came_says_so() -> None:
+    scheduler = batcher(1)
+    offer(scheduler, 1, 1, 1, 2)
+    assert taken(scheduler, 0) == (1, BatchClose.PREFERRED_SIZE)
+    # The last of them makes a batch beyond the largest preferred size, which waits for no others.
+    offer(scheduler, 1)
+    assert [taken(scheduler, 0) for _ in range(4)] == [
+        (1, BatchClose.PREFERRED_SIZE),
+        (1, BatchClose.PREFERRED_SIZE),
+        (1, BatchClose.PREFERRED_SIZE),
+        (1, BatchClose.QUEUE_EMPTY),
+    ]
