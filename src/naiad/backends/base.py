@@ -324,6 +324,24 @@ class ProcessModel(Protocol):
         ...
 
 
+@runtime_checkable
+class RegroupedModel(Protocol):
+    """A loaded model that can make instances for other instance groups than it was loaded with.
+
+    While it serves, a change of ``instance_group`` then adds and removes instances; of a model
+    that is none of these, it loads the version anew.
+    """
+
+    def regroup(self, source: ModelSource) -> None:
+        """Make instances as this says from now on; those that there are stay as they are.
+
+        Args:
+            source: what the model was loaded from, but for the instance groups of its config and
+                the number of threads.
+        """
+        ...
+
+
 class Backend(Protocol):
     """A framework adapter; one object per server."""
 

@@ -7,11 +7,12 @@ and answers a whole batch when it comes back.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from naiad.backends.base import Instance, RequestInstance, WatchedInstance
 from naiad.clock import Clock
+from naiad.engine.instance_pool import AnyThread, InstancePool, close_threads
 from naiad.engine.instances import Execution, InstanceThread, TensorAdapters
 from naiad.engine.ragged_tensors import Pieces
 from naiad.engine.readiness import Readiness
@@ -25,7 +26,7 @@ from naiad.engine.reshape import Reshaper
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.trace import record_execution
 from naiad.engine.warmup import WarmupSample
-from naiad.errors import CancelledError, NaiadError, UnavailableError
+from naiad.errors import CancelledError, InternalError, NaiadError, UnavailableError
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.inference.sequence import SequenceRow, SequenceState
@@ -83,28 +84,21 @@ class Executor:
         self._is_stopping = False
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._has_finished = asyncio.Event()
         # None where instances take whole batches.
         self._answers: RequestAnswers | None = None
         if isinstance(instances[0], RequestInstance):
             self._answers = self._make_answers(signature, adapters.sequence)
-        self._instances: list[InstanceThread | RequestThread] = []
-        for index, instance in enumerate(instances):
-            if isinstance(instance, RequestInstance) and self._answers is not None:
-                self._instances.append(self._answers.make_thread(index, instance))
-            elif not isinstance(instance, RequestInstance):
-                self._instances.append(
-                    InstanceThread(
-                        f"{signature.name}_{index}",
-                        instance,
-                        adapters,
-                        clock,
-                        self._give_back,
-                    )
-                )
+        self._adapters = adapters
+        threads = {n: self._make_thread(n, instance) for n, instance in enumerate(instances)}
+        self._pool = InstancePool(threads, scheduler, self._is_free)
+        # The pool's own.
+        self._instances = self._pool.threads
+        self._idle = self._pool.idle
+        self._leaving = self._pool.leaving
+        # Instances that run a sample, with what tells that one is done; they get no requests.
+        self._warming: dict[AnyThread, asyncio.Event] = {}
         # None where no instance can be lost.
-        self._readiness = self._watch(instances)
-        self._idle = list(self._instances)
+        self._readiness = self._watch(threads.values())
 
     def submit(self, request: InferRequest) -> None:
         """Queue a validated request.
@@ -147,8 +141,49 @@ class Executor:
 
     def request_instances(self) -> Sequence[RequestInstance]:
         """The instances, where they see requests unmerged."""
-        threads = self._instances
+        threads = self._instances.values()
         return [thread.instance for thread in threads if isinstance(thread, RequestThread)]
+
+    async def join(
+        self, instances: Mapping[int, Instance | RequestInstance], samples: Sequence[WarmupSample]
+    ) -> None:
+        """Warm further instances up while the others serve; `set_instances` gives them requests.
+
+        Args:
+            instances: by number; closed where this fails.
+            samples: that each runs.
+
+        Raises:
+            InvalidArgumentError: the model failed on a sample.
+        """
+        threads = {number: self._make_thread(number, i) for number, i in instances.items()}
+        try:
+            await self._warm_up(threads, samples)
+        except BaseException:
+            await close_threads(threads.values())
+            raise
+        self._pool.add(threads)
+
+    def set_instances(self, numbers: Collection[int]) -> None:
+        """Let these instances, and no others, have the requests that come from now on.
+
+        Those that are left out finish what they have, sequences to their end, and are closed.
+
+        Args:
+            numbers: at least one, of instances that are there or have joined.
+        """
+        joined = self._pool.set_instances(numbers, self._clock.now_ns())
+        if self._readiness is not None:
+            for thread in joined:
+                if isinstance(thread.instance, WatchedInstance):
+                    self._readiness.add(thread, thread.instance)
+            self._readiness.keep(self._instances.values())
+        self._note_idle()
+        self._schedule_tick()
+
+    async def settle(self) -> None:
+        """Return when what `set_instances` left out is closed, but for what a sequence keeps."""
+        await self._pool.settle()
 
     def ask_to_stop(self, request: InferRequest) -> bool:
         """Let the model that has a request give it up if it will; False where it can't be asked."""
@@ -177,7 +212,12 @@ class Executor:
         Raises:
             InvalidArgumentError: the model failed on a sample.
         """
-        for index, instance in enumerate(self._instances):
+        await self._warm_up(self._instances, samples)
+
+    async def _warm_up(
+        self, threads: Mapping[int, AnyThread], samples: Sequence[WarmupSample]
+    ) -> None:
+        for index, instance in threads.items():
             for sample in samples:
                 for iteration in range(1, sample.count + 1):
                     _log.debug(
@@ -190,9 +230,7 @@ class Executor:
                     )
                     await self._warm_up_instance(instance, sample)
 
-    async def _warm_up_instance(
-        self, instance: InstanceThread | RequestThread, sample: WarmupSample
-    ) -> None:
+    async def _warm_up_instance(self, instance: AnyThread, sample: WarmupSample) -> None:
         run = sample.make_requests()
         # Rows can be joined along a batch axis only.
         size = len(run.requests) if self._has_batch_axis else 1
@@ -201,26 +239,20 @@ class Executor:
             now_ns = self._clock.now_ns()
             for request in batch:
                 request.queued_ns = now_ns
-            self._idle.remove(instance)
-            instance.hand_over(
-                self._make_execution(self._make_batch(instance, batch), self._output_names)
-            )
+            is_done = self._warming[instance] = asyncio.Event()
+            instance.hand_over(self._make_execution(self._make_batch(batch), self._output_names))
             await run.wait_for(start + size)
-            while instance not in self._idle:
-                self._has_finished.clear()
-                await self._has_finished.wait()
+            await is_done.wait()
         run.raise_failures()
 
-    def _make_batch(
-        self, instance: InstanceThread | RequestThread, requests: list[InferRequest]
-    ) -> Batch:
+    def _make_batch(self, requests: list[InferRequest]) -> Batch:
         """A batch that no scheduler formed; of a sequence model, of whole sequences."""
         rows = None
         if self._has_sequences:
             rows = [SequenceRow(request, SequenceState()) for request in requests]
             for request in requests:
                 request.sequence_start = request.sequence_end = True
-        return Batch(requests, BatchClose.FULL, self._instances.index(instance), rows)
+        return Batch(requests, BatchClose.FULL, ANY_INSTANCE, rows)
 
     async def drain(self) -> None:
         """Refuse new requests and wait until the accepted ones are answered."""
@@ -233,8 +265,7 @@ class Executor:
         """Close the instances; `drain` came before."""
         if self._wake is not None:
             self._wake.cancel()
-        for instance in self._instances:
-            await asyncio.to_thread(instance.close)
+        await self._pool.close()
 
     def _tick(self) -> None:
         self._tick_is_due = False
@@ -243,6 +274,8 @@ class Executor:
         if expired:
             error = UnavailableError(self._scheduler.expiry_text)
             self._refuse(expired, error, FailureReason.REJECTED)
+        if self._leaving:
+            self._let_go()
         while self._idle and self._is_any_ready():
             batch = self._scheduler.take(now_ns)
             if batch is None:
@@ -259,6 +292,17 @@ class Executor:
         if self._readiness is not None and len(self._scheduler) and self._readiness.is_lost():
             self._refuse_all(now_ns)
         self._arm_deadline(now_ns)
+
+    def _let_go(self) -> None:
+        """Close the instances that leave and are done."""
+        self._pool.let_go()
+        if self._readiness is not None:
+            self._readiness.keep(self._instances.values())
+
+    def _is_free(self, thread: AnyThread) -> bool:
+        if self._answers is None or isinstance(thread, InstanceThread):
+            return True
+        return self._answers.is_free(thread)
 
     def _arm_deadline(self, now_ns: int) -> None:
         """Be there when a request has waited for as long as it may, whatever runs."""
@@ -279,7 +323,7 @@ class Executor:
         self._wake = None
         self._tick()
 
-    def _take_instance(self, index: int) -> InstanceThread | RequestThread:
+    def _take_instance(self, index: int) -> AnyThread:
         if index == ANY_INSTANCE:
             return self._idle.pop()
         instance = self._instances[index]
@@ -346,13 +390,22 @@ class Executor:
             sequence_tensors=sequence_tensors,
         )
 
-    def _watch(self, instances: Sequence[Instance | RequestInstance]) -> Readiness | None:
-        watched = {
-            thread: instance
-            for thread, instance in zip(self._instances, instances, strict=True)
-            if isinstance(instance, WatchedInstance)
+    def _make_thread(self, number: int, instance: Instance | RequestInstance) -> AnyThread:
+        if isinstance(instance, RequestInstance):
+            if self._answers is None:
+                raise InternalError("the instances of a model are not all of one kind")
+            return self._answers.make_thread(number, instance)
+        return InstanceThread(
+            f"{self._name}_{number}", instance, self._adapters, self._clock, self._give_back
+        )
+
+    def _watch(self, threads: Collection[AnyThread]) -> Readiness | None:
+        watched: dict[AnyThread, WatchedInstance] = {
+            thread: thread.instance
+            for thread in threads
+            if isinstance(thread.instance, WatchedInstance)
         }
-        if len(watched) < len(instances):
+        if len(watched) < len(threads):
             return None
         return Readiness(watched, self._note_change)
 
@@ -386,13 +439,15 @@ class Executor:
     def _problem_text(self) -> str:
         return f"model '{self._name}' can't run: none of its instances lives"
 
-    def _give_back(self, instance: InstanceThread | RequestThread, execution: Execution) -> None:
+    def _give_back(self, instance: AnyThread, execution: Execution) -> None:
         """Take a finished batch from an instance's thread."""
         self._loop.call_soon_threadsafe(self._finish, instance, execution)
 
-    def _finish(self, instance: InstanceThread | RequestThread, execution: Execution) -> None:
+    def _finish(self, instance: AnyThread, execution: Execution) -> None:
+        if self._warming and instance in self._warming:
+            self._finish_warm_up(instance, execution)
+            return
         self._idle.append(instance)
-        self._has_finished.set()
         if self._answers is not None and isinstance(execution, RequestExecution):
             self._reschedule(self._answers, execution)
         self._scheduler.finish(execution.batch, self._clock.now_ns())
@@ -405,6 +460,13 @@ class Executor:
         else:
             self._deliver(execution)
         self._note_idle()
+
+    def _finish_warm_up(self, instance: AnyThread, execution: Execution) -> None:
+        """Take a batch back that the scheduler knows nothing of."""
+        if self._answers is not None and isinstance(execution, RequestExecution):
+            self._reschedule(self._answers, execution)
+        self._deliver(execution)
+        self._warming.pop(instance).set()
 
     def _deliver(self, execution: Execution) -> None:
         if self._answers is not None and isinstance(execution, RequestExecution):
@@ -424,6 +486,8 @@ class Executor:
             self._fail(execution, execution.error)
 
     def _note_idle(self) -> None:
+        if self._leaving:
+            self._let_go()
         if self._answers is not None and len(self._answers):
             return
         if len(self._idle) == len(self._instances) and not len(self._scheduler):

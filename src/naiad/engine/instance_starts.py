@@ -1,7 +1,7 @@
 """Making the instances of a model version, all of them or none."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -17,9 +17,9 @@ _MAX_STARTS: Final = 4
 
 
 def make_instances(
-    loaded: LoadedModel, places: Sequence[InstancePlace]
+    loaded: LoadedModel, places: Mapping[int, InstancePlace]
 ) -> list[Instance | RequestInstance]:
-    """The instances in the order of their places; blocks.
+    """The instances in the order of their places, which are by their index; blocks.
 
     Those that are processes start side by side, which takes the time of the slowest; the others
     come one after the other, as they share what a backend has read.
@@ -27,7 +27,7 @@ def make_instances(
     Raises:
         Exception: the first failure; the instances that were made are closed.
     """
-    for place in places:
+    for place in places.values():
         _log.info(
             "TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)",
             place.name,
@@ -43,15 +43,15 @@ def make_instances(
 
     try:
         if count == 1:
-            for index in range(len(places)):
+            for index in places:
                 make(index)
         else:
             with ThreadPoolExecutor(count, "instance") as threads:
                 # Raises the first failure, and what has not begun by then does not begin.
-                list(threads.map(make, range(len(places))))
+                list(threads.map(make, places))
     except BaseException:
         for instance in made.values():
             with suppress(NaiadError):
                 instance.close()
         raise
-    return [made[index] for index in range(len(places))]
+    return [made[index] for index in places]

@@ -101,6 +101,9 @@ class InstanceThread:
         adapters: between the requests and the backend.
         clock: time stamps of the statistics.
         on_done: called by the thread with this object and each execution it finished.
+
+    Attributes:
+        instance: that runs.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class InstanceThread:
         clock: Clock,
         on_done: Callable[["InstanceThread", Execution], None],
     ) -> None:
-        self._instance = instance
+        self.instance = instance
         self._sequence_tensors = adapters.sequence
         self._ragged = adapters.ragged
         self._reshaper = adapters.reshaper
@@ -139,7 +142,7 @@ class InstanceThread:
                 self._retry(execution, execution.error)
             self._on_done(self, execution)
             del execution
-        self._instance.close()
+        self.instance.close()
 
     def _retry(self, execution: Execution, error: NaiadError) -> None:
         """Find out which of the requests the batch failed for; the others get their answers."""
@@ -164,7 +167,7 @@ class InstanceThread:
             if self._sequence_tensors is not None:
                 names = self._sequence_tensors.output_names(names)
             execution.input_end_ns = now_ns()
-            outputs = self._instance.execute(inputs, names)
+            outputs = self.instance.execute(inputs, names)
             execution.output_start_ns = now_ns()
             self._keep(execution, outputs, shapes)
         except NaiadError as error:

@@ -1,4 +1,4 @@
-"""Which versions of a model a reload need not touch, because nothing of theirs has changed.
+"""Which versions of a model a reload need not load, because nothing of theirs has changed.
 
 Source: Triton, ``model_lifecycle.cc`` (AsyncLoad), which compares the same three things.
 """
@@ -26,7 +26,8 @@ def kept_versions(
 
     Returns:
         Those whose own files are the same, where the files beside the version folders and the
-        config are too. Which versions a config selects does not count, and its text neither.
+        config are too. Which versions a config selects does not count, nor its instance groups,
+        nor its text.
     """
     if old is None or not _may_share(old, new):
         return {}
@@ -52,6 +53,7 @@ def _core(config: ModelConfig) -> ModelConfig:
     core = ModelConfig()
     core.CopyFrom(config)
     core.ClearField("version_policy")
+    core.ClearField("instance_group")
     return core
 
 

@@ -6,7 +6,7 @@ in at once: while a model reloads, its old version serves, and when the reload f
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar, TypeVarTuple
@@ -27,8 +27,10 @@ from naiad.engine.dependencies import (
 from naiad.engine.ensemble import EnsembleExecutor
 from naiad.engine.executor import Executor
 from naiad.engine.freed_memory import FreedMemory
+from naiad.engine.instance_update import InstanceUpdate, ServedInstances
 from naiad.engine.kept_versions import kept_versions
 from naiad.engine.loader import (
+    AddedInstances,
     LoadedVersion,
     Loader,
     ModelPlan,
@@ -40,7 +42,7 @@ from naiad.engine.log_settings import IS_BLOCK
 from naiad.engine.model import Model, ModelExecutor
 from naiad.engine.model_entries import UNLOADED_REASON, ModelEntry, VersionEntry
 from naiad.engine.model_services import EngineServices, ServingModels
-from naiad.engine.rate_limits import LimitedModel, instance_claims
+from naiad.engine.rate_limits import instance_claims
 from naiad.engine.response_cache import RequestKeys, ResponseStore
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
 from naiad.inference.states import ModelState
@@ -61,6 +63,10 @@ _log = logging.getLogger(__name__)
 _REASON_START_LENGTH: Final = 2048
 _REASON_END_LENGTH: Final = 512
 _MAX_REASON_LENGTH: Final = 3072
+
+# Of a version: one that was loaded, or is as it was; one that serves and is to change; or why not.
+_Outcome = Model | InstanceUpdate | NaiadError
+
 
 _Given = TypeVarTuple("_Given")
 _Result = TypeVar("_Result")
@@ -228,8 +234,11 @@ class Lifecycle:
             if entry.steps:
                 await self._prepare_ensemble(entry, plan, loads)
             entry.has_config = True
-            await self._load_plan(entry, plan)
+            updates = await self._load_plan(entry, plan)
             loads.changed.add(model)
+        # Without the lock: what a model still has to do must not keep it from being unloaded.
+        for update in updates:
+            await update.settle()
 
     def _register(self, entry: ModelEntry) -> None:
         if self.entries.get(entry.id) is not entry:
@@ -454,7 +463,12 @@ class Lifecycle:
                 entry.suspended, entry.is_resting = None, False
             return True
 
-    async def _load_plan(self, entry: ModelEntry, plan: ModelPlan) -> None:
+    async def _load_plan(self, entry: ModelEntry, plan: ModelPlan) -> list[InstanceUpdate]:
+        """Load what the plan says.
+
+        Returns:
+            The changes of versions that were not loaded anew, which may not be over yet.
+        """
         for version in plan.versions:
             known = entry.versions.setdefault(version, VersionEntry())
             if known.state is not ModelState.READY:
@@ -464,28 +478,32 @@ class Lifecycle:
         self._freed_memory.give_back()
         failures = {v: r for v, r in results.items() if isinstance(r, NaiadError)}
         models = [r for r in results.values() if isinstance(r, Model)]
+        updates = [r for r in results.values() if isinstance(r, InstanceUpdate)]
         if failures:
             # All or none, as in Triton: a model never serves half of what its policy asks for.
+            for update in updates:
+                update.discard()
             for model in models:
                 if not entry.has(model):
                     await model.retire()
             raise self._note_failures(entry, plan, failures)
-        self._swap(entry, plan, models)
+        self._swap(entry, plan, models + [update.model for update in updates])
+        for update in updates:
+            update.commit()
         entry.failure = None
         _log.info("successfully loaded '%s'", entry.id)
+        return updates
 
-    async def _load_versions(
-        self, entry: ModelEntry, plan: ModelPlan
-    ) -> dict[int, Model | NaiadError]:
-        results: dict[int, Model | NaiadError] = {}
+    async def _load_versions(self, entry: ModelEntry, plan: ModelPlan) -> dict[int, _Outcome]:
+        results: dict[int, _Outcome] = {}
         for _ in range(self._options.retry_count + 1):
-            missing = [v for v in plan.versions if not isinstance(results.get(v), Model)]
+            missing = [v for v in plan.versions if isinstance(results.get(v), NaiadError | None)]
             results |= await self._try_versions(entry, plan, missing)
         return results
 
     async def _try_versions(
         self, entry: ModelEntry, plan: ModelPlan, versions: Sequence[int]
-    ) -> dict[int, Model | NaiadError]:
+    ) -> dict[int, _Outcome]:
         if not versions:
             return {}
         try:
@@ -494,14 +512,34 @@ class Lifecycle:
             return dict.fromkeys(versions, _as_naiad_error(error))
         serving = {model.version: model for model in entry.ready_models()}
         kept = kept_versions(serving, entry.plan, plan)
-        versions = [version for version in versions if version not in kept]
         results = await asyncio.gather(
-            *(self._load_version(plan, version) for version in versions), return_exceptions=True
+            *(self._bring_version(plan, version, kept.get(version)) for version in versions),
+            return_exceptions=True,
         )
-        return kept | {
+        return {
             version: _as_naiad_error(result) if isinstance(result, BaseException) else result
             for version, result in zip(versions, results, strict=True)
         }
+
+    async def _bring_version(
+        self, plan: ModelPlan, version: int, serving: Model | None
+    ) -> Model | InstanceUpdate:
+        """One version as the plan wants it; what serves is changed, where that is enough."""
+        instances = None if serving is None else serving.instances
+        if serving is None or instances is None or not instances.can_become(plan.config):
+            return await self._load_version(plan, version)
+        update = InstanceUpdate(serving, instances, plan.config)
+        if not update.is_needed:
+            return serving
+
+        def make(indexes: Sequence[int]) -> Awaitable[AddedInstances]:
+            loaded, services = instances.loaded, self._services
+            return self._in_thread(
+                self._loader.load_instances, plan, version, loaded, indexes, services
+            )
+
+        await update.prepare(make)
+        return update
 
     async def _load_version(self, plan: ModelPlan, version: int) -> Model:
         """One version, warmed up and in nobody's reach yet."""
@@ -517,7 +555,7 @@ class Lifecycle:
             model.statistics.tuning = batcher.tuning
         try:
             if isinstance(item.scheduler, LimitedScheduler):
-                item.scheduler.begin(_look_again(model.executor))
+                item.scheduler.begin(_find_executor(model.executor).look_again)
             await model.executor.warm_up(item.warmup)
         except BaseException:
             await model.retire()
@@ -578,7 +616,6 @@ class Lifecycle:
         if self._limiter is not None:
             limited = LimitedScheduler(item.scheduler, self._limiter, claims)
             item.scheduler = limited
-            item.loaded = LimitedModel(item.loaded, limited)
         elif any(claim.claims or claim.priority > 1 for claim in claims):
             _log.warning(
                 "model '%s': its rate_limiter has no effect without --rate-limit=execution_count",
@@ -598,13 +635,14 @@ class Lifecycle:
             item.adapters,
         )
         keys = self._request_keys(item.signature, item.version, item.fingerprint)
+        limited = item.scheduler if isinstance(item.scheduler, LimitedScheduler) else None
         return Model(
             plan.config,
             item.version,
             item.signature,
             item.labels,
             self._with_cache(plan, keys, item.signature, executor),
-            item.loaded,
+            ServedInstances(executor, item.loaded, limited, plan.config),
         )
 
     def _request_keys(
@@ -711,13 +749,13 @@ def _log_advice(advice: str) -> None:
         _log.error("%s", advice, extra={IS_BLOCK: True})
 
 
-def _look_again(executor: ModelExecutor) -> Callable[[], None]:
-    """What tells an executor that its scheduler may have a batch."""
+def _find_executor(executor: ModelExecutor) -> Executor:
+    """That of the instances, behind the cache if there is one."""
     if isinstance(executor, CachedExecutor):
         executor = executor.executor
     if not isinstance(executor, Executor):
         raise InternalError("only models with instances take turns")
-    return executor.look_again
+    return executor
 
 
 def _as_naiad_error(error: BaseException) -> NaiadError:

@@ -14,6 +14,7 @@ from naiad.backends.base import (
     LoadedModel,
     ModelServices,
     ModelSource,
+    RegroupedModel,
     RequestInstance,
 )
 from naiad.backends.registry import BackendRegistry
@@ -158,6 +159,14 @@ class LoadedVersion:
     fingerprint: str = ""
 
 
+@dataclass(slots=True)
+class AddedInstances:
+    """Further instances of a version that serves, and what warms them up."""
+
+    instances: list[Instance | RequestInstance]
+    warmup: list[WarmupSample]
+
+
 class Loader:
     """Reads repositories and asks backends for instances."""
 
@@ -267,7 +276,7 @@ class Loader:
         loaded = backend.load(self._source(plan, version, services))
         instances: list[Instance | RequestInstance] = []
         try:
-            instances = make_instances(loaded, list_instances(config))
+            instances = make_instances(loaded, dict(enumerate(list_instances(config))))
             labels = read_labels(plan.folder, config)
             signature = ModelSignature.from_config(config)
             _note_unused(config, instances)
@@ -296,6 +305,32 @@ class Loader:
             adapters,
             fingerprint,
         )
+
+    def load_instances(
+        self,
+        plan: ModelPlan,
+        version: int,
+        loaded: LoadedModel,
+        indexes: Sequence[int],
+        services: ModelServices | None = None,
+    ) -> AddedInstances:
+        """Make further instances of a version that serves; all of them or none.
+
+        Args:
+            plan: complete; differs from that of the load in its instance groups alone.
+            version: its number.
+            loaded: what it was loaded to.
+            indexes: which of the config's instances to make.
+            services: for models that ask the server.
+        """
+        with self._advising(plan, (version,)):
+            config = plan.config
+            if isinstance(loaded, RegroupedModel):
+                loaded.regroup(self._source(plan, version, services))
+            warmup = make_samples(config, ModelSignature.from_config(config), plan.folder.path)
+            places = list_instances(config)
+            made = make_instances(loaded, {index: places[index] for index in indexes})
+            return AddedInstances(made, warmup)
 
     def _fingerprint(self, plan: ModelPlan, version: int) -> str:
         """What a cache that servers share tells the version from others by; else empty."""

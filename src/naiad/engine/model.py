@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from naiad.backends.base import LoadedModel
+from naiad.engine.instance_update import ServedInstances
 from naiad.engine.warmup import WarmupSample
 from naiad.inference.request import InferRequest
 from naiad.inference.statistics import ModelStatistics
@@ -55,7 +55,8 @@ class Model:
         signature: the config, in the form that requests are checked against.
         labels: class names by output, for the classification extension.
         executor: its queue and instances, or its steps.
-        loaded: what the instances share; closed after them. An ensemble has nothing.
+        instances: what changes the executor's instances, and is closed after them. An ensemble
+            has none.
 
     Attributes:
         name: of the model.
@@ -64,9 +65,9 @@ class Model:
     __slots__ = (
         "_holders",
         "_is_free",
-        "_loaded",
         "config",
         "executor",
+        "instances",
         "labels",
         "name",
         "signature",
@@ -80,7 +81,7 @@ class Model:
         signature: ModelSignature,
         labels: dict[str, list[str]],
         executor: ModelExecutor,
-        loaded: LoadedModel | None,
+        instances: ServedInstances | None,
     ) -> None:
         self.name = config.name
         self.version = version
@@ -88,7 +89,7 @@ class Model:
         self.signature = signature
         self.labels = labels
         self.executor = executor
-        self._loaded = loaded
+        self.instances = instances
         self._holders = 0
         self._is_free: asyncio.Event | None = None
 
@@ -114,5 +115,5 @@ class Model:
             await self._is_free.wait()
         await self.executor.drain()
         await self.executor.close()
-        if self._loaded is not None:
-            self._loaded.close()
+        if self.instances is not None:
+            self.instances.close()

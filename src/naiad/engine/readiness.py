@@ -1,7 +1,7 @@
 """Which instances of a model can run: those in processes of their own may be lost and come back."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from naiad.backends.base import WatchedInstance
 from naiad.engine.instances import InstanceThread
@@ -21,11 +21,20 @@ class Readiness:
         instances: Mapping[InstanceThread | RequestThread, WatchedInstance],
         on_change: Callable[[], None],
     ) -> None:
-        self._instances = instances
+        self._instances: dict[InstanceThread | RequestThread, WatchedInstance] = {}
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        for instance in instances.values():
-            instance.watch(self._note_change)
+        for thread, instance in instances.items():
+            self.add(thread, instance)
+
+    def add(self, thread: InstanceThread | RequestThread, instance: WatchedInstance) -> None:
+        """Reckon with one more."""
+        self._instances[thread] = instance
+        instance.watch(self._note_change)
+
+    def keep(self, threads: Iterable[InstanceThread | RequestThread]) -> None:
+        """Reckon with these alone."""
+        self._instances = {thread: self._instances[thread] for thread in threads}
 
     def prefer_ready(self, idle: list[InstanceThread | RequestThread]) -> bool:
         """Put an idle instance that is ready last; False where none is."""

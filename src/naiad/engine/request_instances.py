@@ -198,6 +198,10 @@ class RequestAnswers:
         """The thread of the instance number ``index``."""
         return RequestThread(f"{self._name}_{index}", instance, self._clock)
 
+    def is_free(self, thread: RequestThread) -> bool:
+        """Whether an instance has answered all of its requests to the end."""
+        return all(execution.thread is not thread for execution in self._open.values())
+
     def begin(self, batch: Batch, output_names: Sequence[str]) -> RequestExecution:
         """A batch that an instance is about to get."""
         execution = RequestExecution(batch, output_names, self)

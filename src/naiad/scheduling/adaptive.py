@@ -6,7 +6,7 @@ wait for company that is as long as it pays; `BatchController` chooses both from
 here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -107,10 +107,7 @@ class AdaptiveBatcher:
 
     def finish(self, batch: Batch, now_ns: int) -> None:
         """Learn from how long it took, and choose anew from time to time."""
-        # Warm-up batches were not taken here, and are no measure of what follows them.
-        taken_ns, rows = self._running.pop(batch, (0, 0))
-        if not rows:
-            return
+        taken_ns, rows = self._running.pop(batch)
         window = self._window
         window.present_rows += self._waiting_rows + self._running_rows
         self._running_rows -= rows
@@ -182,6 +179,16 @@ class AdaptiveBatcher:
     def abandoned(self) -> Sequence[InferRequest]:
         """Never any: requests do not depend on each other."""
         return ()
+
+    def set_instances(self, numbers: Collection[int], now_ns: int) -> None:
+        """Choose size and delay for these instances."""
+        self._instance_count = len(numbers)
+        self._controller.set_instance_count(len(numbers))
+        self._batcher.set_instances(numbers, now_ns)
+
+    def release(self, number: int) -> bool:
+        """Every instance can run every batch."""
+        return True
 
     def stop(self, now_ns: int) -> None:
         """No request will be offered any more."""

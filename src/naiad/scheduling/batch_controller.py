@@ -92,6 +92,10 @@ class BatchController:
         self._next_pause = _FIRST_PAUSE
         self._paused_windows = 0
 
+    def set_instance_count(self, count: int) -> None:
+        """Reckon with so many instances from now on."""
+        self._instance_count = count
+
     def revise(self, window: LoadWindow, elapsed_ns: int) -> None:
         """Choose anew by what happened in a window of ``elapsed_ns``, at least 1."""
         self.times.settle()

@@ -50,6 +50,8 @@ class BoundedScheduler:
         self.reschedule = scheduler.reschedule
         self.wake_ns = scheduler.wake_ns
         self.next_deadline_ns = scheduler.next_deadline_ns
+        self.set_instances = scheduler.set_instances
+        self.release = scheduler.release
         self.stop = scheduler.stop
 
     def offer(self, request: InferRequest, now_ns: int) -> None:

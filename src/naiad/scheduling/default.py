@@ -1,6 +1,6 @@
 """The default scheduler: one request per execution, first come, first served."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from naiad.inference.request import InferRequest
 from naiad.scheduling.queue import NO_RULES, RequestQueue
@@ -56,6 +56,13 @@ class DefaultScheduler:
     def abandoned(self) -> Sequence[InferRequest]:
         """Never any: requests do not depend on each other."""
         return ()
+
+    def set_instances(self, numbers: Collection[int], now_ns: int) -> None:
+        """How many there are does not matter to what runs next."""
+
+    def release(self, number: int) -> bool:
+        """Every instance can run every batch."""
+        return True
 
     def stop(self, now_ns: int) -> None:
         """No request waits for another."""

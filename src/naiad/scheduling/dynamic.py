@@ -9,7 +9,7 @@ first, and is followed here.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from naiad.inference.request import InferRequest
@@ -94,15 +94,14 @@ class DynamicBatcher:
         self._delay_ns = rules.max_delay_ns
         self._held_until_count = rules.held_until_count
         # A request that overtakes must not find its place taken by a batch formed before it came.
-        self._formed_limit = (
-            0 if queue_rules.is_prioritized else _FORMED_PER_INSTANCE * rules.instance_count + 1
-        )
+        self._is_prioritized = queue_rules.is_prioritized
+        self._instance_count = rules.instance_count
+        self._formed_limit = self._count_formed()
         self._queue = RequestQueue(queue_rules)
         # Batches at the front of the queue that take no more, then one that may still grow.
         self._formed: deque[tuple[int, BatchClose]] = deque()
         self._open = _Forming()
         # Since when an instance is free, as far as `take` and `finish` tell.
-        self._instance_count = rules.instance_count
         self._running_count = 0
         self._free_since_ns = 0
 
@@ -289,8 +288,7 @@ class DynamicBatcher:
         """An instance is free again; who comes from now on finds it so."""
         if self._running_count >= self._instance_count:
             self._free_since_ns = now_ns
-        # Warm-up batches were not taken from here.
-        self._running_count = max(self._running_count - 1, 0)
+        self._running_count -= 1
 
     def reschedule(self, request: InferRequest, now_ns: int) -> None:
         """Requests run once.
@@ -328,6 +326,19 @@ class DynamicBatcher:
     def abandoned(self) -> Sequence[InferRequest]:
         """Never any: requests do not depend on each other."""
         return ()
+
+    def set_instances(self, numbers: Collection[int], now_ns: int) -> None:
+        """Form as many batches ahead as these instances want."""
+        self._instance_count = len(numbers)
+        self._formed_limit = self._count_formed()
+
+    def _count_formed(self) -> int:
+        """How many batches are formed ahead."""
+        return 0 if self._is_prioritized else _FORMED_PER_INSTANCE * self._instance_count + 1
+
+    def release(self, number: int) -> bool:
+        """Every instance can run every batch."""
+        return True
 
     def stop(self, now_ns: int) -> None:
         """Hold nothing back any more."""

@@ -1,6 +1,6 @@
 """A scheduler whose batches wait for their turn among all models."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from naiad.inference.request import InferRequest
 from naiad.scheduling.rate_limiter import InstanceClaim, RateLimiter, Ticket
@@ -24,10 +24,17 @@ class LimitedScheduler:
         self._claims = claims
         # Where instances are alike, whose ticket it is doesn't matter, nor who runs the batch.
         self._is_uniform = len(set(claims)) == 1
-        self._tickets: list[Ticket] = []
-        # By instance, what the scheduler wants to be run by just that one.
+        self._on_turn: Callable[[], None] = _ignore
+        # By the number of the instance, as is what follows.
+        self._tickets: dict[int, Ticket] = {}
+        # Of instances that are about to come.
+        self._reserved: dict[int, Ticket] = {}
+        # What the scheduler wants to be run by just that one.
         self._held: dict[int, Batch] = {}
         self._running: dict[Batch, Ticket] = {}
+        # What began while the instances were alike and still runs now that they are not: its
+        # tickets may be those of instances that are free. Until it has ended, nothing else begins.
+        self._unpinned: set[Batch] = set()
 
     @property
     def is_order_preserved(self) -> bool:
@@ -48,14 +55,61 @@ class LimitedScheduler:
         Raises:
             InvalidArgumentError: an instance could never run.
         """
+        self._on_turn = on_turn
         tickets = [Ticket(claim, on_turn) for claim in self._claims]
         self._limiter.add(tickets)
-        self._tickets = tickets
+        self._tickets = dict(enumerate(tickets))
+
+    def reserve(self, claims: Mapping[int, InstanceClaim], leaving: Collection[int]) -> None:
+        """Make sure that further instances can run; `set_instances` lets them take part.
+
+        Args:
+            claims: by the number of the instance.
+            leaving: instances that will be taken away when these come.
+
+        Raises:
+            InvalidArgumentError: one of them could never run; none is reserved.
+        """
+        reserved = {number: Ticket(claim, self._on_turn) for number, claim in claims.items()}
+        self._limiter.add(list(reserved.values()), [self._tickets[number] for number in leaving])
+        self._reserved.update(reserved)
+
+    def set_instances(self, numbers: Collection[int], now_ns: int) -> None:
+        """Let those that were reserved take part, and forget what was reserved for others."""
+        self._scheduler.set_instances(numbers, now_ns)
+        for number, ticket in self._reserved.items():
+            if number in numbers:
+                self._tickets[number] = ticket
+            else:
+                self._limiter.remove([ticket])
+        self._reserved.clear()
+        was_uniform = self._is_uniform
+        self._look_at_claims()
+        if was_uniform and not self._is_uniform:
+            self._unpinned.update(self._running)
+
+    def release(self, number: int) -> bool:
+        """Let the instance take part no more, once what it held for a batch is given back."""
+        if not self._scheduler.release(number):
+            return False
+        ticket = self._tickets.get(number)
+        if ticket is None:
+            return True
+        if number in self._held or ticket in self._running.values():
+            return False
+        del self._tickets[number]
+        self._limiter.remove([ticket])
+        self._look_at_claims()
+        return True
+
+    def _look_at_claims(self) -> None:
+        self._is_uniform = len({ticket.claim for ticket in self._tickets.values()}) == 1
 
     def end(self) -> None:
         """Take part no more."""
-        self._limiter.remove(self._tickets)
-        self._tickets = []
+        self._limiter.remove([*self._tickets.values(), *self._reserved.values()])
+        self._tickets = {}
+        self._reserved = {}
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Take a validated request into the queue."""
@@ -63,13 +117,15 @@ class LimitedScheduler:
 
     def take(self, now_ns: int) -> Batch | None:
         """The batch that should run now and has its turn."""
+        if self._unpinned:
+            return None
         for index in list(self._held):
             if self._limiter.ask(self._tickets[index]):
                 return self._start(self._held.pop(index), self._tickets[index])
         busy = set(self._running.values())
         free = [
             index
-            for index, ticket in enumerate(self._tickets)
+            for index, ticket in self._tickets.items()
             if ticket not in busy and index not in self._held
         ]
         # A turn that is there is used before another is asked for.
@@ -115,11 +171,10 @@ class LimitedScheduler:
     def finish(self, batch: Batch, now_ns: int) -> None:
         """A batch that was taken has run; whoever waits for what it held has its turn."""
         self._scheduler.finish(batch, now_ns)
-        # Warm-up batches had no turn.
-        ticket = self._running.pop(batch, None)
-        if ticket is not None:
-            is_wanted = len(self._scheduler) > 0
-            self._limiter.release(ticket, has_run=True, is_wanted=is_wanted)
+        ticket = self._running.pop(batch)
+        self._unpinned.discard(batch)
+        is_wanted = len(self._scheduler) > 0
+        self._limiter.release(ticket, has_run=True, is_wanted=is_wanted)
 
     def reschedule(self, request: InferRequest, now_ns: int) -> None:
         """Take a request back that is to run again."""
@@ -146,7 +201,7 @@ class LimitedScheduler:
         return self._scheduler.abandoned()
 
     def _waits(self) -> bool:
-        return any(ticket.is_waiting for ticket in self._tickets)
+        return any(ticket.is_waiting for ticket in self._tickets.values())
 
     def stop(self, now_ns: int) -> None:
         """No request will be offered any more."""
@@ -154,3 +209,7 @@ class LimitedScheduler:
 
     def __len__(self) -> int:
         return len(self._scheduler) + sum(len(batch.requests) for batch in self._held.values())
+
+
+def _ignore() -> None:
+    """Before `begin`, nobody asks for a turn."""

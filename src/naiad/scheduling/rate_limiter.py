@@ -5,11 +5,14 @@ that wait get their turns in the order of the executions they had, each weighted
 priority. Source: Triton's ``docs/user_guide/rate_limiter.md`` and core's ``rate_limiter.cc``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from naiad.errors import InvalidArgumentError
+
+_log = logging.getLogger(__name__)
 
 CPU_DEVICE = -1
 # A name, and the device, None for a resource that the whole server has once.
@@ -111,17 +114,21 @@ class RateLimiter:
         # does not get all the turns it never wanted.
         self._now = 0
 
-    def add(self, tickets: Sequence[Ticket]) -> None:
+    def add(self, tickets: Sequence[Ticket], leaving: Collection[Ticket] = ()) -> None:
         """Let the instances of a model take part.
+
+        Args:
+            tickets: of the instances.
+            leaving: of others that these will replace, so that what both need together is no
+                reason against them.
 
         Raises:
             InvalidArgumentError: one of them could never run, or a resource is global here and
                 of devices elsewhere; none takes part.
         """
-        everyone = [*self._tickets, *tickets]
+        everyone = [*(ticket for ticket in self._tickets if ticket not in leaving), *tickets]
         self._check_kinds(everyone)
-        needed = _most(everyone)
-        for pool, count in needed.items():
+        for pool, count in _most(everyone).items():
             limit = self._limit(pool)
             if limit is not None and limit < count:
                 raise InvalidArgumentError(
@@ -130,7 +137,7 @@ class RateLimiter:
                     f"{count}"
                 )
         self._tickets.update(dict.fromkeys(tickets))
-        self._refresh(needed)
+        self._refresh(_most(self._tickets))
 
     def remove(self, tickets: Sequence[Ticket]) -> None:
         """The instances of a model are gone; turns they have are given back."""
@@ -206,10 +213,19 @@ class RateLimiter:
         return limit
 
     def _refresh(self, needed: dict[_Pool, int]) -> None:
-        self._available = {}
+        available = {}
         for pool, count in needed.items():
             limit = self._limit(pool)
-            self._available[pool] = count if limit is None else limit
+            available[pool] = count if limit is None else limit
+            if available[pool] != self._available.get(pool):
+                name, device = pool
+                _log.debug(
+                    "Max Resource Map: Device: %s\t Resource: %s\t Count: %d",
+                    "GLOBAL" if device is None else device,
+                    name,
+                    available[pool],
+                )
+        self._available = available
 
     def _check_kinds(self, tickets: Iterable[Ticket]) -> None:
         kinds: dict[str, bool] = {}

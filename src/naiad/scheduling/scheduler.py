@@ -1,6 +1,6 @@
 """What the engine asks of every scheduler."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Final, NoReturn, Protocol
 
@@ -122,6 +122,24 @@ class Scheduler(Protocol):
 
     def abandoned(self) -> Sequence[InferRequest]:
         """Requests that can't run because one before them was removed; they leave the queue."""
+        ...
+
+    def set_instances(self, numbers: Collection[int], now_ns: int) -> None:
+        """Instances came or were taken away; at first they are numbered from 0.
+
+        Args:
+            numbers: of those that are there from now on, at least one. A new number stands for a
+                new instance, and one that was taken away never comes back.
+            now_ns: the time.
+        """
+        ...
+
+    def release(self, number: int) -> bool:
+        """Let go of an instance that was taken away.
+
+        Returns:
+            False while the instance still has to run what no other can; ask again later.
+        """
         ...
 
     def stop(self, now_ns: int) -> None:

@@ -14,7 +14,7 @@ request was cancelled ends at once.
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, NoReturn, Protocol
@@ -318,14 +318,14 @@ class SequenceBatcher:
 
     def __init__(self, rules: SequenceRules) -> None:
         self._rules = rules
-        oldest = rules.oldest
-        self._lanes: list[_Lane] = [
-            _DirectLane(index, rules) if oldest is None else _OldestLane(index, rules, oldest)
-            for index in range(rules.instance_count)
-        ]
+        # By the number of the instance.
+        self._lanes: dict[int, _Lane] = {}
+        # Those whose instances were taken away; no further sequence begins there.
+        self._leaving: set[int] = set()
         # Lowest number first, so that sequences spread over the instances and batches stay dense.
-        self._free = [(slot.number, lane.index) for lane in self._lanes for slot in lane.slots]
-        heapify(self._free)
+        self._free: list[tuple[int, int]] = []
+        for index in range(rules.instance_count):
+            self._add_lane(index)
         # Sequences that further requests may join.
         self._open: dict[int | str, _Sequence] = {}
         self._backlog = _Backlog()
@@ -338,6 +338,16 @@ class SequenceBatcher:
         self._abandoned: list[InferRequest] = []
         self._last_id = 0
         self._is_held = bool(rules.held_until_count or rules.held_until_backlog_count)
+
+    def _add_lane(self, index: int) -> None:
+        rules = self._rules
+        oldest = rules.oldest
+        lane: _Lane = (
+            _DirectLane(index, rules) if oldest is None else _OldestLane(index, rules, oldest)
+        )
+        self._lanes[index] = lane
+        for slot in lane.slots:
+            heappush(self._free, (slot.number, index))
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Append to the request's sequence, which its START flag begins.
@@ -411,7 +421,7 @@ class SequenceBatcher:
         """The next batch of an instance that is free, for that instance."""
         if not self._waiting or self._holds_back():
             return None
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             if not lane.is_busy and (picks := lane.pick(now_ns)) is not None:
                 return self._take_from(lane, *picks, now_ns)
         return None
@@ -511,7 +521,7 @@ class SequenceBatcher:
         """When a batch that waits for company will have waited long enough."""
         if not self._waiting:
             return None
-        times = [lane.wake_ns() for lane in self._lanes if not lane.is_busy]
+        times = [lane.wake_ns() for lane in self._lanes.values() if not lane.is_busy]
         return min((time for time in times if time is not None), default=None)
 
     def next_deadline_ns(self) -> int | None:
@@ -547,6 +557,34 @@ class SequenceBatcher:
         abandoned, self._abandoned = self._abandoned, []
         return abandoned
 
+    def set_instances(self, numbers: Collection[int], now_ns: int) -> None:
+        """Give the sequences that wait the slots of new instances.
+
+        Those that have a slot of an instance that was taken away stay there until they end.
+        """
+        for number in numbers:
+            if number not in self._lanes:
+                self._add_lane(number)
+        self._leaving = {number for number in self._lanes if number not in numbers}
+        self._free = [entry for entry in self._free if entry[1] not in self._leaving]
+        heapify(self._free)
+        while self._free and (sequence := self._backlog.pop()) is not None:
+            number, index = heappop(self._free)
+            slot = self._lanes[index].slots[number]
+            self._assign(slot, sequence, now_ns)
+            slot.lane.note(slot)
+
+    def release(self, number: int) -> bool:
+        """Forget the slots of an instance, unless a sequence still has one of them."""
+        lane = self._lanes.get(number)
+        if lane is None:
+            return True
+        if lane.running or any(slot.sequence is not None for slot in lane.slots):
+            return False
+        del self._lanes[number]
+        self._leaving.discard(number)
+        return True
+
     def stop(self, now_ns: int) -> None:
         """End the sequences, whose next requests will not come; what waits still runs.
 
@@ -575,6 +613,9 @@ class SequenceBatcher:
         """Give the slot to the sequence that has waited longest for one."""
         if slot.sequence is not None:
             slot.sequence.slot = None
+        if slot.lane.index in self._leaving:
+            slot.sequence = None
+            return
         following = self._backlog.pop()
         if following is not None:
             self._assign(slot, following, now_ns)

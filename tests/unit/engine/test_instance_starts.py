@@ -10,7 +10,7 @@ from naiad.errors import InternalError
 from naiad.model_config.instances import InstancePlace
 from naiad.model_config.schema import ModelInstanceGroup
 
-PLACES = [InstancePlace(f"m_{n}", ModelInstanceGroup.KIND_CPU, None) for n in range(3)]
+PLACES = {n: InstancePlace(f"m_{n}", ModelInstanceGroup.KIND_CPU, None) for n in range(3)}
 
 
 class Made:

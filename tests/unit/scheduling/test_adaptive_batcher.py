@@ -10,7 +10,7 @@ from naiad.errors import UnavailableError
 from naiad.scheduling.adaptive import AdaptiveBatcher
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
 from naiad.scheduling.queue import QueuePolicy, QueueRules
-from naiad.scheduling.scheduler import Batch, BatchClose
+from naiad.scheduling.scheduler import BatchClose
 
 MS = 1_000_000
 TARGET_NS = 50 * MS
@@ -146,13 +146,6 @@ def test_a_wait_ends_when_the_one_that_waited_is_gone() -> None:
     assert not batcher.remove(request)
     assert batcher.wake_ns() is None
     assert len(batcher) == 0
-
-
-def test_warm_up_is_no_measure() -> None:
-    batcher = adaptive()
-    for _ in range(20):
-        batcher.finish(Batch([rows_request(64)], BatchClose.FULL), 10**12)
-    assert batcher.tuning.max_rows == 4
 
 
 def test_queue_rules_hold() -> None:

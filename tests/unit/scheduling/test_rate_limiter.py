@@ -13,7 +13,7 @@ from naiad.scheduling.rate_limiter import (
     ResourceLimit,
     Ticket,
 )
-from naiad.scheduling.scheduler import Batch, BatchClose
+from naiad.scheduling.scheduler import Batch
 
 
 class Turns:
@@ -261,11 +261,65 @@ def test_a_batch_waits_for_the_instance_that_it_belongs_to() -> None:
     assert len(pinned) == 0
 
 
-def test_a_batch_of_a_warm_up_had_no_turn() -> None:
-    limiter = RateLimiter()
-    scheduler = LimitedScheduler(DefaultScheduler(), limiter, [claim()])
+def test_instances_that_replace_others_have_the_resources_to_themselves() -> None:
+    limiter = RateLimiter([ResourceLimit("R", 4)])
+    scheduler = LimitedScheduler(DefaultScheduler(), limiter, [claim(2)])
     scheduler.begin(Turns())
-    scheduler.finish(Batch([rows_request(1)], BatchClose.FULL, 0), 0)
+    with pytest.raises(InvalidArgumentError, match='"R" is limited to 4'):
+        scheduler.reserve({1: claim(8)}, (0,))
+    # Both kinds of a resource are no contradiction where one goes as the other comes.
+    scheduler.reserve({2: claim(4, is_global=True)}, (0,))
+    scheduler.set_instances((2,), 0)
+    assert scheduler.release(0)
     scheduler.offer(rows_request(1), 0)
-    assert scheduler.take(0) is not None
+    batch = scheduler.take(0)
+    assert batch is not None
+    scheduler.finish(batch, 0)
     scheduler.end()
+    assert limiter.ask(tickets(limiter, claim(4))[0])
+
+
+def test_what_was_reserved_in_vain_takes_nothing() -> None:
+    limiter = RateLimiter()
+    scheduler = LimitedScheduler(DefaultScheduler(), limiter, [claim(2)])
+    scheduler.begin(Turns())
+    scheduler.reserve({1: claim(8)}, ())
+    scheduler.set_instances((0,), 0)
+    large, small = tickets(limiter, claim(2), claim(2))
+    assert limiter.ask(large)
+    assert not limiter.ask(small)
+
+
+def test_a_batch_ends_before_instances_that_were_alike_are_told_apart() -> None:
+    limiter = RateLimiter()
+    scheduler = LimitedScheduler(DefaultScheduler(), limiter, [claim(name="A")] * 2)
+    scheduler.begin(Turns())
+    for _ in range(3):
+        scheduler.offer(rows_request(1), 0)
+    batch = scheduler.take(0)
+    assert batch is not None
+    scheduler.reserve({2: claim(name="B")}, (1,))
+    scheduler.set_instances((0, 2), 0)
+    assert scheduler.release(1)
+    assert scheduler.take(0) is None
+    scheduler.finish(batch, 0)
+    found = [scheduler.take(0), scheduler.take(0)]
+    assert {batch.instance_index for batch in found if batch is not None} == {0, 2}
+
+
+def test_an_instance_keeps_its_turn_until_its_batch_has_run() -> None:
+    limiter = RateLimiter()
+    scheduler = LimitedScheduler(DefaultScheduler(), limiter, [claim(name="A"), claim(name="B")])
+    scheduler.begin(Turns())
+    scheduler.offer(rows_request(1), 0)
+    batch = scheduler.take(0)
+    assert batch is not None
+    left = 1 - batch.instance_index
+    scheduler.set_instances((left,), 0)
+    assert not scheduler.release(batch.instance_index)
+    scheduler.offer(rows_request(1), 0)
+    scheduler.finish(batch, 0)
+    assert scheduler.release(batch.instance_index)
+    following = scheduler.take(0)
+    assert following is not None
+    assert following.instance_index in (left, -1)

@@ -560,3 +560,59 @@ def test_what_is_held_back_runs_at_the_end() -> None:
     assert held.take(0) is None
     held.stop(0)
     assert held.take(0) is not None
+
+
+@both
+def test_a_sequence_ends_on_the_instance_that_was_taken_away(
+    make: Callable[..., SequenceBatcher],
+) -> None:
+    batcher = make(1, 2)
+    offer(batcher, step(1, "s"), step(2, "s"))
+    places = {keys(batch)[0]: batch for batch in (take(batcher), take(batcher))}
+    assert {batch.instance_index for batch in places.values()} == {0, 1}
+    gone = places[1].instance_index
+    batcher.set_instances((1 - gone, 2), 0)
+    assert not batcher.release(gone)
+    for batch in places.values():
+        batcher.finish(batch, 0)
+    assert not batcher.release(gone)
+    offer(batcher, step(1), step(3, "s"))
+    found = {keys(batch)[0]: batch for batch in (take(batcher), take(batcher))}
+    assert (found[1].instance_index, found[3].instance_index) == (gone, 2)
+    for batch in found.values():
+        batcher.finish(batch, 0)
+    offer(batcher, step(1, "e"), step(4, "se"))
+    last = take(batcher)
+    assert not batcher.release(gone)
+    batcher.finish(last, 0)
+    assert batcher.release(gone)
+    # What waits gets no slot of an instance that is gone.
+    assert batcher.take(0) is None
+    assert len(batcher) == 1
+
+
+@both
+def test_sequences_that_wait_get_the_slots_of_new_instances(
+    make: Callable[..., SequenceBatcher],
+) -> None:
+    batcher = make(1, 1)
+    offer(batcher, step(1, "s"), step(2, "s"), step(3, "s"))
+    assert run(batcher) == [1]
+    assert batcher.take(0) is None
+    batcher.set_instances((0, 5), 0)
+    batch = take(batcher)
+    assert (keys(batch), batch.instance_index) == ([2], 5)
+    assert batcher.take(0) is None
+
+
+@both
+def test_a_sequence_that_is_idle_for_too_long_frees_an_instance_that_leaves(
+    make: Callable[..., SequenceBatcher],
+) -> None:
+    batcher = make(1, 1)
+    offer(batcher, step(1, "s"))
+    assert run(batcher) == [1]
+    batcher.set_instances((1,), 0)
+    assert not batcher.release(0)
+    batcher.expire(IDLE_NS)
+    assert batcher.release(0)

@@ -131,6 +131,10 @@ class ChildModel:
         )
         return MergedInstance(PythonInstance(setup), self._signature)
 
+    def regroup(self, source: ModelSource) -> None:
+        """Start the processes of this source from now on."""
+        self._source = source
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -73,6 +73,9 @@ class IdentityModel:
             return RaggedIdentityInstance(instance)
         return instance
 
+    def regroup(self, source: ModelSource) -> None:
+        """All instances are alike."""
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -88,6 +88,10 @@ class _SessionOpener:
         self._shares_threads = shares_threads
         self._path = find_model_file(source, _DEFAULT_FILE)
 
+    def regroup(self, source: ModelSource) -> None:
+        """Open what this says from now on."""
+        self._source = source
+
     def open(self, gpu: int | None) -> Session:
         config = self._source.config
         available = onnxruntime.get_available_providers()
@@ -124,6 +128,11 @@ class OnnxModel:
             if self._is_shared:
                 self._sessions[gpu] = session
         return OnnxInstance(session, self._traits)
+
+    def regroup(self, source: ModelSource) -> None:
+        """Open sessions where this says from now on; those that are shared stay."""
+        self._config = source.config
+        self._opener.regroup(source)
 
     def close(self) -> None:
         """Forget the sessions; those that instances have live as long as they."""

@@ -75,6 +75,10 @@ class OpenVinoModel:
             raise _to_internal_error(error) from error
         return OpenVinoInstance(request, self._signature, self._shapes)
 
+    def regroup(self, source: ModelSource) -> None:
+        """Make instances of so many threads from now on."""
+        self._properties = make_properties(source)
+
     def close(self) -> None:
         """Nothing is held that the instances do not hold themselves."""
 

@@ -94,6 +94,10 @@ class PythonModel:
             )
         )
 
+    def regroup(self, source: ModelSource) -> None:
+        """Start the processes of this source from now on."""
+        self._source = source
+
     def close(self) -> None:
         """Nothing is held."""
 

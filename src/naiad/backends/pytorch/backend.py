@@ -48,10 +48,7 @@ class PyTorchBackend:
                 run where the config wants it.
         """
         options = TorchOptions.read(source)
-        devices = instance_devices(source.config)
-        gpus = find_gpus()
-        for device in devices:
-            check_device(source.name, device, gpus)
+        devices = _find_devices(source)
         _apply_to_process(source.name, options)
         count = len(devices) if options.shares_weights else 1
         program = load_program(source, options, devices[0], count)
@@ -93,9 +90,27 @@ class TorchModel:
             _LOGGER.info("Reusing %s model for instance '%s'", program.format, self._source.name)
         return TorchInstance(program, self._signature, self._binding, self._options, device)
 
+    def regroup(self, source: ModelSource) -> None:
+        """Put instances where this says from now on; modules that are shared stay.
+
+        Raises:
+            UnsupportedError: an instance can't run where the config wants it.
+        """
+        devices = _find_devices(source)
+        self._source, self._devices = source, devices
+
     def close(self) -> None:
         """Forget the modules that instances shared, or that none took."""
         self._programs.clear()
+
+
+def _find_devices(source: ModelSource) -> list[torch.device | None]:
+    """The device of each instance, all of them such that torch can use."""
+    devices = instance_devices(source.config)
+    gpus = find_gpus()
+    for device in devices:
+        check_device(source.name, device, gpus)
+    return devices
 
 
 def _refuse_missing_tensors(source: ModelSource, program: Program) -> None:
