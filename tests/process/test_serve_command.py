@@ -336,6 +336,7 @@ def test_a_bad_option_shows_the_usage() -> None:
     result = run("--exit-timeout-secs=abc", "models")
     assert result.returncode == 1
     assert result.stderr.startswith("Usage: naiad serve [OPTIONS] DIR...\n")
+    assert "naiad serve FILE.py" in result.stderr
     assert 'Bad option: "--exit-timeout-secs".' in result.stderr
 
 

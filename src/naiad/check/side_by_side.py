@@ -36,7 +36,8 @@ def _row(name: str, declared: str, inferred: str, effective: str) -> ConfigRow:
     elif declared:
         why = "corrected, as the model has it" if effective == inferred else "corrected"
     elif effective == inferred:
-        why = "from the model file"
+        # No file says how many instances there are to be.
+        why = "the server's default" if name == "instance_group" else "from the model file"
     elif effective and name.partition(" ")[0] in {"input", "output"}:
         why = "corrected"
     else:

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from naiad.cli.console import make_console
 from naiad.cli.current_folder import add_current_folder
 from naiad.cli.export_report import phrase_for_shell, print_formats
+from naiad.cli.missing_packages import explain_missing_package
 from naiad.errors import AlreadyExistsError, InvalidArgumentError, NaiadError, NotFoundError
 from naiad.exporter.options import LOWEST_OPSET, ExportOptions
 from naiad.exporter.recipe import read_recipe
@@ -248,6 +249,9 @@ def export(**given: Any) -> None:
         try:
             with errors.status("loading torch") as status, _progress(status):
                 made = _run(request)
+        except ModuleNotFoundError as error:
+            click.echo(f"naiad export: {explain_missing_package(error)}", err=True)
+            sys.exit(_MISUSED)
         except (NaiadError, OSError) as error:
             prefix = f"{request.name}: " if given["recipe"] is not None else ""
             worst = max(worst, _fail(error, prefix))

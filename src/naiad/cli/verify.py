@@ -10,6 +10,7 @@ from naiad.access.credentials import Credentials
 from naiad.cli.console import make_console
 from naiad.cli.credentials import credential_options, take_credentials
 from naiad.cli.current_folder import add_current_folder
+from naiad.cli.missing_packages import explain_missing_package
 from naiad.errors import NaiadError
 from naiad.printable import terminal_text
 from naiad.source_model.description import SourceDescription
@@ -126,6 +127,9 @@ def verify(**given: Any) -> None:
     )
     try:
         report = _run(options)
+    except ModuleNotFoundError as error:
+        click.echo(f"naiad verify: {explain_missing_package(error)}", err=True)
+        sys.exit(ExitCode.COULD_NOT_RUN)
     except (NaiadError, OSError) as error:
         click.echo(terminal_text(f"naiad verify: {error}"), err=True)
         sys.exit(ExitCode.COULD_NOT_RUN)

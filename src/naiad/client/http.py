@@ -23,6 +23,8 @@ from naiad.protocol.v2_client import (
 __all__ = ["HttpClient", "InferResult"]
 
 _HEADER_LENGTH: Final = "Inference-Header-Content-Length"
+# The three ports of a server are easily mixed up.
+_WRONG_PORT: Final = "Its HTTP port is wanted, 8000 by default, not that of gRPC or metrics"
 _SCHEMES: Final = frozenset({"http", "https"})
 
 
@@ -180,7 +182,8 @@ class HttpClient:
         try:
             decoded = parse_json(body)
         except InvalidArgumentError as error:
-            msg = f"the answer of {self.url} to {path} is not JSON: {error}"
+            told = f"is not JSON: {error}" if body else "is empty"
+            msg = f"the answer of {self.url} to {path} {told}. {_WRONG_PORT}"
             raise InternalError(msg) from error
         if not isinstance(decoded, dict):
             msg = f"the answer of {self.url} to {path} is not a JSON object"
@@ -214,6 +217,9 @@ class HttpClient:
             raise UnavailableError(msg) from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
+            if _is_no_http(error):
+                msg = f"what answers at {self.url} does not speak HTTP/1. {_WRONG_PORT}"
+                raise UnavailableError(msg) from error
             told = str(error) or type(error).__name__
             msg = f"no answer from {self.url}: {told}{advise_certificate(error)}"
             raise UnavailableError(msg) from error
@@ -230,6 +236,11 @@ class HttpClient:
         with selectors.DefaultSelector() as selector:
             selector.register(sock, selectors.EVENT_READ)
             return bool(selector.select(timeout=0))
+
+
+def _is_no_http(error: Exception) -> bool:
+    # A connection that ends without an answer counts as a bad status line, too, and says more.
+    return isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError)
 
 
 def _model_path(name: str, version: str) -> str:

@@ -29,6 +29,7 @@ class Command:
         name: what the user types.
         usage: first line of the help.
         defaults: texts by option name, where they are not those of ``Settings``.
+        purpose: what it serves, in the help.
         takes_folders: whether an argument without dashes is a model repository.
         help_exit_code: of ``--help``.
     """
@@ -36,11 +37,16 @@ class Command:
     name: str
     usage: str
     defaults: Mapping[str, str] = field(default_factory=dict)
+    purpose: str = "Serve the models of the repositories"
     takes_folders: bool = True
     help_exit_code: int = 0
 
 
-NAIAD_SERVE: Final = Command("naiad serve", "Usage: naiad serve [OPTIONS] DIR...")
+NAIAD_SERVE: Final = Command(
+    "naiad serve",
+    "Usage: naiad serve [OPTIONS] DIR...\n       naiad serve FILE.py [OPTIONS] [DIR]...",
+    purpose="Serve the models of the repositories DIR, and those that FILE.py defines,",
+)
 # As Triton's own, down to the exit code. It listens on every interface because Triton does, and
 # containers and tools count on that.
 TRITONSERVER: Final = Command(
@@ -116,8 +122,8 @@ def format_help(command: Command = NAIAD_SERVE) -> str:
         command.usage,
         "",
         *textwrap.wrap(
-            "Serve the models of the repositories by Triton's HTTP protocol. Options are Triton's; "
-            "each can also be set by an environment variable, --http-port by NAIAD_HTTP_PORT.",
+            f"{command.purpose} by Triton's HTTP and gRPC protocols. Options are Triton's; each "
+            "can also be set by an environment variable, --http-port by NAIAD_HTTP_PORT.",
             79,
         ),
     ]

@@ -135,6 +135,11 @@ def _open_file(description: SourceDescription, path: Path) -> tuple[nn.Module, t
             f"{path} is exported already: put it into a model repository as NAME/1/model"
             f"{path.suffix} and run 'naiad check --fix' on the repository"
         )
+    if path.suffix == ".py":
+        raise InvalidArgumentError(
+            f"{path} is Python code: name the function in it that returns the module and its "
+            f"example inputs, such as {path.stem}:build"
+        )
     if is_torchscript(path):
         if description.model_class is not None:
             raise InvalidArgumentError(

@@ -132,7 +132,8 @@ def latency(rows: Sequence[Row]) -> str:
             )
             y += bar
         y += 8
-    return _svg(_WIDTH, y + 4, parts)
+    parts.append(_text(_WIDTH / 2, y + 12, "bars by powers of ten", "middle"))
+    return _svg(_WIDTH, y + 22, parts)
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -14,18 +14,13 @@ from naiad.verify.report import (
     ModelReport,
     Report,
     Row,
-    Verdict,
+    count_verdicts,
     describe_batches,
     format_count,
     format_number,
     merge_notes,
 )
 
-_TITLES: Final = {
-    ExitCode.EQUAL: "Every hop holds",
-    ExitCode.DIFFERENT: "Something differs",
-    ExitCode.COULD_NOT_RUN: "Could not be verified",
-}
 _CLASSES: Final = {
     ExitCode.EQUAL: "good",
     ExitCode.DIFFERENT: "bad",
@@ -40,9 +35,9 @@ def format_page(report: Report) -> str:
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>naiad verify: {_TITLES[code]}</title><style>{style}</style></head><body><main>",
+        f"<title>naiad verify: {report.title()}</title><style>{style}</style></head><body><main>",
         f'<header class="{_CLASSES[code]}"><p class="tool">naiad verify</p>'
-        f"<h1>{_TITLES[code]}</h1><p>{_summary(report)}</p></header>",
+        f"<h1>{report.title()}</h1><p>{_summary(report)}</p></header>",
         *(_model(model) for model in report.models),
     ]
     if report.unverified:
@@ -52,11 +47,8 @@ def format_page(report: Report) -> str:
 
 
 def _summary(report: Report) -> str:
-    rows = [row for model in report.models for row in model.rows]
-    counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
-    told = [f"{count} {verdict.lower()}" for verdict, count in counts.items() if count]
     names = ", ".join(f"{escape(m.model)} {m.version}" for m in report.models)
-    return f"{names}: {', '.join(told) or 'nothing was compared'}"
+    return f"{names}: {count_verdicts(report)}"
 
 
 def _model(model: ModelReport) -> str:

@@ -127,6 +127,14 @@ class Report:
                 return code
         return ExitCode.EQUAL if codes else ExitCode.COULD_NOT_RUN
 
+    def title(self) -> str:
+        """The outcome in three words or so."""
+        return {
+            ExitCode.EQUAL: "Every hop holds",
+            ExitCode.DIFFERENT: "Something differs",
+            ExitCode.COULD_NOT_RUN: "Could not be verified",
+        }[self.exit_code()]
+
     def to_json(self) -> str:
         """The whole report; infinite differences are the string ``"inf"``, since JSON has none."""
         document = {
@@ -151,7 +159,7 @@ class Report:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """One table, then every model's problems, notes and causes."""
+    """One table, then every model's problems, notes and causes, and at last the outcome."""
     if any(model.rows for model in report.models):
         console.print("Differences from eager PyTorch:")
         console.print(build_table(report.models))
@@ -161,6 +169,17 @@ def print_report(report: Report, console: Console) -> None:
         names = ", ".join(report.unverified)
         text = f"not verified, because 'naiad export' wrote no golden cases for them: {names}"
         console.print(Text(text, style="dim"), soft_wrap=True)
+    style = "bold green" if report.exit_code() == ExitCode.EQUAL else "bold red"
+    outcome = Text.assemble((report.title(), style), f": {count_verdicts(report)}")
+    console.print(outcome, soft_wrap=True)
+
+
+def count_verdicts(report: Report) -> str:
+    """How many comparisons came to each verdict, a hop at a batch size being one."""
+    rows = [row for model in report.models for row in model.rows]
+    counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
+    told = [f"{count} {verdict.lower()}" for verdict, count in counts.items() if count]
+    return ", ".join(told) or "nothing was compared"
 
 
 def build_table(models: Sequence[ModelReport]) -> Table:

@@ -220,6 +220,21 @@ def test_a_request_is_not_sent_twice_when_its_connection_breaks(
     assert client.is_live()
 
 
+def test_a_port_of_grpc_or_metrics_is_told_from_that_of_http(
+    server: PlayedServer, client: HttpClient
+) -> None:
+    # A SETTINGS frame of HTTP/2 and what the metrics port says to any path but its own.
+    server.answers = [
+        b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x04\x00\n",
+        answer("200 OK"),
+    ]
+
+    with pytest.raises(UnavailableError, match=r"does not speak HTTP/1\. Its HTTP port is wanted"):
+        client.server_metadata()
+    with pytest.raises(InternalError, match=r"is empty.*not that of gRPC or metrics"):
+        client.server_metadata()
+
+
 def test_a_server_that_stays_silent_is_unavailable(server: PlayedServer) -> None:
     server.answers = [SILENCE]
     with (
@@ -249,7 +264,7 @@ def test_metadata_that_is_no_json_object_is_an_internal_error(
 ) -> None:
     server.answers = [answer("200 OK", body)]
 
-    with pytest.raises(InternalError, match="is not"):
+    with pytest.raises(InternalError, match=r"is not|is empty"):
         client.server_metadata()
 
 

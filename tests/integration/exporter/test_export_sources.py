@@ -188,6 +188,7 @@ def exported(folder: Path) -> Path:
         (fewer, CLASS, InvalidArgumentError, r"lacks: first\.bias.*; has besides: third"),
         (numbers, CLASS, InvalidArgumentError, "without a state dict in it; its keys are epoch"),
         (text, CLASS, InvalidArgumentError, "is no checkpoint of torch|whatever code"),
+        (lambda f: f / "weights_nets.py", {}, InvalidArgumentError, r"code.*as weights_nets:build"),
         (exported, {}, InvalidArgumentError, r"is exported already.*naiad check --fix"),
         (lambda f: f, {}, InvalidArgumentError, r"without a config\.json"),
         (lambda f: "weights_nets:Net", CLASS, InvalidArgumentError, "--class says what a file"),

@@ -27,7 +27,15 @@ def test_each_verb_explains_itself(verb: str) -> None:
     assert "Usage:" in result.stdout
 
 
-def test_an_unknown_verb_is_named() -> None:
-    result = CliRunner().invoke(main, ["train"])
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        ("exprot", "No such command 'exprot'; did you mean 'export'?"),
+        ("srve", "No such command 'srve'; did you mean 'serve'?"),
+        ("train", f"No such command 'train'; there are {', '.join(VERBS)}."),
+    ],
+)
+def test_an_unknown_verb_is_named_beside_the_one_that_was_meant(typed: str, advice: str) -> None:
+    result = CliRunner().invoke(main, [typed])
     assert result.exit_code == 2
-    assert "No such command 'train'" in result.stderr
+    assert advice in result.stderr

@@ -35,6 +35,21 @@ def report(*rows: Row, could_not_run: str = "", problems: tuple[str, ...] = ()) 
 
 
 @pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (report(row(Verdict.EQUAL), row(Verdict.EQUAL)), "Every hop holds: 2 equal"),
+        (report(row(Verdict.EQUAL), row(Verdict.SKIPPED)), "Every hop holds: 1 equal, 1 skipped"),
+        (report(row(Verdict.EQUAL), row(Verdict.DIFFERENT)), "Something differs: 1 equal, 1 diff"),
+        (report(could_not_run="no"), "Could not be verified: nothing was compared"),
+    ],
+)
+def test_the_last_line_says_how_it_went(found: Report, told: str) -> None:
+    out = io.StringIO()
+    print_report(found, Console(file=out, width=80))
+    assert out.getvalue().splitlines()[-1].startswith(told)
+
+
+@pytest.mark.parametrize(
     ("found", "code"),
     [
         (report(row(Verdict.EQUAL)), ExitCode.EQUAL),
