@@ -41,7 +41,7 @@ from naiad.model_config.normalize import fill_defaults, normalize_config
 from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
 from naiad.model_config.signature import ModelSignature
 from naiad.model_config.validate import validate_config, validate_for_load
-from naiad.repository.containment import check_containment
+from naiad.repository.containment import check_containment, check_environment
 from naiad.repository.diagnose_folder import Subject
 from naiad.repository.fingerprint import fingerprint_files
 from naiad.repository.layout import (
@@ -238,6 +238,8 @@ class Loader:
     def _complete(self, plan: ModelPlan) -> None:
         config = plan.config
         check_containment(plan.folder, config, plan.versions)
+        allowed = self._options.backend_settings.get("python", {}).get("execution-env-directory")
+        check_environment(plan.folder, config, Path(allowed) if allowed else None)
         ignored = ignored_settings(config)
         if ignored:
             _log.warning(

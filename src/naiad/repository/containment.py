@@ -15,6 +15,9 @@ from naiad.repository.layout import ModelFolder
 from naiad.repository.onnx_external_data import external_locations
 from naiad.repository.paths import resolve_inside
 
+_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
+# What stands for the model's folder in it.
+_MODEL_DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _ONNX_BACKEND: Final = "onnxruntime"
 _ONNX_SUFFIX: Final = ".onnx"
 
@@ -43,6 +46,46 @@ def check_containment(folder: ModelFolder, config: ModelConfig, versions: Iterab
             resolve_inside(root, name, repository)
         for file in _onnx_files(files, root, config):
             _check_external_data(file, root, repository)
+
+
+def check_environment(folder: ModelFolder, config: ModelConfig, allowed: Path | None) -> None:
+    """Refuse a model whose interpreter would be one from outside of its repository.
+
+    Args:
+        folder: of the model.
+        config: whose parameter ``EXECUTION_ENV_PATH`` names a folder or an archive.
+        allowed: a folder that the operator keeps environments in; None where there is none.
+
+    Raises:
+        InvalidArgumentError: naming the path, and the setting that would allow it.
+    """
+    if _ENVIRONMENT not in config.parameters:
+        return
+    text = config.parameters[_ENVIRONMENT].string_value
+    path = text.replace(_MODEL_DIRECTORY, str(folder.path))
+    repository = folder.path.parent
+    roots = [repository] if allowed is None else [repository, allowed]
+    if not text or any(_is_inside(root, path) for root in roots):
+        return
+    advice = (
+        f"put it under '{allowed}', the execution-env-directory of this server"
+        if allowed is not None
+        else "start the server with --backend-config=python,execution-env-directory=DIR to allow "
+        "those in DIR"
+    )
+    raise InvalidArgumentError(
+        f"parameter '{_ENVIRONMENT}' of model '{config.name}': '{path}' is outside of the "
+        f"model repository '{repository}'; put the environment there, or {advice}"
+    )
+
+
+def _is_inside(root: Path, path: str) -> bool:
+    try:
+        # What isn't absolute is seen from where the server was started.
+        resolve_inside(root, str(Path(path).absolute()))
+    except (InvalidArgumentError, ValueError):
+        return False
+    return True
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from naiad.errors import InvalidArgumentError
 from naiad.model_config.schema import ModelConfig
-from naiad.repository.containment import check_containment
+from naiad.repository.containment import check_containment, check_environment
 from naiad.repository.layout import scan_model, scan_repository
 from naiad.repository.onnx_external_data import external_locations, read_varint
 
@@ -224,3 +224,36 @@ def test_a_number_without_an_end_is_no_number() -> None:
     with pytest.raises(IndexError, match="more than 64 bits"):
         read_varint(b"\xff" * 100, 0)
     assert read_varint(b"\xff" * 9 + b"\x01", 0) == (2**64 - 1, 10)
+
+
+def environment(text: str) -> ModelConfig:
+    config = ModelConfig(name="m")
+    config.parameters["EXECUTION_ENV_PATH"].string_value = text
+    return config
+
+
+def test_an_environment_of_the_repository(repository: Path) -> None:
+    folder = scan_model(repository / "m")
+    inside = ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", "$$TRITON_MODEL_DIRECTORY/../env", "")
+    for text in (*inside, str(repository / "env")):
+        check_environment(folder, environment(text), None)
+    check_environment(folder, ModelConfig(name="m"), None)
+    (repository / "m" / "link").symlink_to(repository.parent)
+    outside = ("$$TRITON_MODEL_DIRECTORY/../../env", "$$TRITON_MODEL_DIRECTORY/link/env", "env")
+    for text in (*outside, "/usr", "/", "a\0b"):
+        with pytest.raises(InvalidArgumentError) as refusal:
+            check_environment(folder, environment(text), None)
+        assert f"is outside of the model repository '{repository}'" in refusal.value.message
+        assert "--backend-config=python,execution-env-directory=DIR" in refusal.value.message
+
+
+def test_an_environment_where_the_operator_keeps_them(repository: Path, tmp_path: Path) -> None:
+    folder = scan_model(repository / "m")
+    allowed = tmp_path / "environments"
+    (allowed / "torch").mkdir(parents=True)
+    (allowed / "link").symlink_to("/usr")
+    check_environment(folder, environment(str(allowed / "torch")), allowed)
+    check_environment(folder, environment("$$TRITON_MODEL_DIRECTORY/env"), allowed)
+    for path in (allowed / ".." / "secret", allowed / "link", tmp_path):
+        with pytest.raises(InvalidArgumentError, match=r"put it under '.*environments'"):
+            check_environment(folder, environment(str(path)), allowed)

@@ -501,7 +501,8 @@ async def test_a_model_runs_in_an_environment_of_its_own(tmp_path: Path, kind: s
         with tarfile.open(repository / "m" / "environment.tar.gz", "w:gz") as archive:
             for entry in environment.iterdir():
                 archive.add(entry, entry.name)
-    async with serving(repository) as engine:
+    settings = {"execution-env-directory": str(tmp_path)} if kind == "folder" else None
+    async with serving(repository, settings=settings) as engine:
         (prefix,) = await value(engine, "m", floats(0))
         if kind == "folder":
             assert prefix == str(environment)
@@ -524,6 +525,7 @@ def old_environment(tmp_path: Path) -> Path:
 async def test_all_of_it_runs_with_numpy_1(tmp_path: Path, old_environment: Path) -> None:
     parameter = f'key: "EXECUTION_ENV_PATH" value {{ string_value: "{old_environment}" }}'
     repository = tmp_path / "repository"
+    settings = {"execution-env-directory": str(tmp_path)}
     write_model(
         repository,
         "helpers",
@@ -543,7 +545,7 @@ async def test_all_of_it_runs_with_numpy_1(tmp_path: Path, old_environment: Path
         extra=f"parameters {{ {parameter} }}",
     )
     data = np.arange(1 << 20, dtype=np.float32)
-    async with serving(repository) as engine:
+    async with serving(repository, settings=settings) as engine:
         assert await value(engine, "helpers", texts("a", "b")) == ["changed", "b"]
         response = await ask(engine, "echo", tensor("IN", data))
         assert response.error is None

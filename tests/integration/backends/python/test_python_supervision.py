@@ -306,9 +306,29 @@ async def test_a_broken_environment_is_said(tmp_path: Path, environment: str, re
         repository,
         extra=f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{folder}" }} }}',
     )
-    async with serving(repository, ModelControlMode.EXPLICIT) as engine:
+    settings = {"execution-env-directory": str(tmp_path)}
+    async with serving(repository, ModelControlMode.EXPLICIT, settings=settings) as engine:
         with pytest.raises(Exception, match=reason):
             await engine.load_model("m", None, {})
+
+
+async def test_an_environment_of_anywhere_does_not_run(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    mark = tmp_path / "was-run"
+    interpreter = tmp_path / "environment" / "bin" / "python"
+    interpreter.parent.mkdir(parents=True)
+    interpreter.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    interpreter.chmod(0o755)
+    path = tmp_path / "environment"
+    write_obedient(
+        repository,
+        extra=f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{path}" }} }}',
+    )
+    for completes in (False, True):
+        async with serving(repository, ModelControlMode.EXPLICIT, completes=completes) as engine:
+            with pytest.raises(Exception, match=r"python,execution-env-directory=DIR"):
+                await engine.load_model("m", None, {})
+    assert not mark.exists()
 
 
 async def test_a_model_says_itself_whether_it_is_ready(tmp_path: Path) -> None:
