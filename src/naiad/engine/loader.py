@@ -506,6 +506,15 @@ class Loader:
 
 
 def _note_unused(config: ModelConfig, instances: Sequence[Instance | RequestInstance]) -> None:
+    policies = {group.host_policy for group in config.instance_group} - {""}
+    if policies:
+        # The threads that do the work are the frameworks' own, and instances share them.
+        _log.warning(
+            "model '%s': host_policy '%s' has no effect; to keep to certain cores or to a NUMA "
+            "node, start the server itself there, with taskset or numactl",
+            config.name,
+            "', '".join(sorted(policies)),
+        )
     if isinstance(instances[0], RequestInstance) and (config.batch_input or config.batch_output):
         # As in Triton, whose Python models get requests and not batches.
         _log.warning(
