@@ -20,6 +20,7 @@ import numpy.typing as npt
 from naiad.backends.custom_metrics import CustomMetrics
 from naiad.errors import NaiadError, UnsupportedError
 from naiad.inference.request import InferRequest, ParameterValue
+from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -268,7 +269,12 @@ class NoServices:
 
     def infer(self, outgoing: OutgoingRequest) -> None:
         """See `ModelServices`."""
-        raise _no_server()
+        request = outgoing.request
+        request.on_response(
+            InferResponse(
+                outgoing.model_name, outgoing.model_version, request.request_id, (), _no_server()
+            )
+        )
 
     def cancel(self, request: InferRequest) -> None:
         """See `ModelServices`."""

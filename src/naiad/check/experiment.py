@@ -82,7 +82,8 @@ class Experiment:
                 return []
             first = self._first_run(trial)
             if first.error:
-                self._explain(trial, first)
+                if first.is_tried:
+                    self._explain(trial, first)
                 return [first]
             return self._run_batches(trial, first)
 
@@ -142,7 +143,7 @@ class Experiment:
     def _judge_batch(self, config: ModelConfig, first: Run, pair: Run) -> bool:
         """Whether two rows in are two rows out, in every output."""
         without = [n for n, s in pair.outputs.items() if not s or s[0] != pair.batch_size]
-        if not pair.error and not without:
+        if not pair.is_tried or not (pair.error or without):
             return True
         if pair.error and pair.batch_size > config.max_batch_size:
             return True
@@ -203,7 +204,22 @@ class Experiment:
                 continue
             varied = other.outputs.get(tensor.name, observed) if other else observed
             shape = _varying(observed, varied)
+            self._judge_datatype(index, tensor, first.datatypes[tensor.name])
             self._judge_output(index, tensor, shape)
+
+    def _judge_datatype(self, index: int, tensor: Any, observed: str) -> None:
+        given = DataType.Name(tensor.data_type)
+        if observed == given:
+            return
+        tensor.data_type = DataType.Value(observed)
+        self._diagnosis.add(
+            Finding(
+                "datatype-differs",
+                f"The output '{tensor.name}' has {given}.",
+                f"The model answers with {observed}, and clients get that.",
+                ("output", index, "data_type"),
+            )
+        )
 
     def _judge_output(self, index: int, tensor: Any, shape: Shape) -> None:
         limit = self._diagnosis.wanted.max_batch_size

@@ -11,6 +11,9 @@ from naiad.check.experiment import Experiment
 from naiad.check.report import ModelReport, ReportedFinding
 from naiad.check.side_by_side import compare_configs
 from naiad.check.trial import Run, Shape, Trials
+from naiad.engine.ragged_tensors import RaggedTensors
+from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.engine.warmup import make_samples
 from naiad.errors import NaiadError
 from naiad.model_config.config_text import ConfigText
 from naiad.model_config.diagnose import (
@@ -24,6 +27,7 @@ from naiad.model_config.diagnose_ensemble import diagnose_ensemble
 from naiad.model_config.diagnose_tensors import diagnose_tensors
 from naiad.model_config.normalize import fill_defaults
 from naiad.model_config.schema import ModelConfig, ModelInstanceGroup
+from naiad.model_config.signature import ModelSignature
 from naiad.model_config.text_edit import rewrite_config
 from naiad.model_config.text_format import parse_config
 from naiad.model_config.text_repair import Repair, find_variables, repair_text
@@ -159,7 +163,7 @@ class _ModelCheck:
         diagnose_labels(diagnosis, self._folder)
         if diagnosis.wanted.HasField("ensemble_scheduling"):
             models = steps(diagnosis.wanted)
-            diagnose_ensemble(diagnosis, models.configs, models.versions)
+            diagnose_ensemble(diagnosis, self._folder.name, models.configs, models.versions)
             self._effective = diagnosis.result()
             fill_defaults(self._effective)
             return
@@ -262,9 +266,29 @@ class _ModelCheck:
             if experiment.contradiction is None:
                 self._effective = _with_groups(experiment.effective, self._diagnosis.result())
                 self._runs = experiment.runs
+                self._prepare_to_serve()
                 self._load_other_versions(subject)
                 return
             known = known.with_shape(*experiment.contradiction)
+
+    def _prepare_to_serve(self) -> None:
+        """What the server makes of a config beside the instances, and may refuse."""
+        config = self._effective
+        if config is None:
+            return
+        signature = ModelSignature.from_config(config)
+        folder = self._folder.path
+        for name, make in (
+            ("model_warmup", lambda: make_samples(config, signature, folder)),
+            ("sequence_batching", lambda: SequenceTensors.from_config(config, folder)),
+            ("batch_input", lambda: RaggedTensors.from_config(config, signature)),
+        ):
+            try:
+                make()
+            except NaiadError as error:
+                problem = f"The model loads, and the server refuses its {name}."
+                finding = Finding("load-failed", problem, error.message, (name,), is_fixable=False)
+                self._diagnosis.add(finding)
 
     def _load_other_versions(self, subject: Subject) -> None:
         """All versions that the policy picks are served under one config, or none is."""

@@ -183,7 +183,8 @@ def describe_runs(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         size = f"batch {run.batch_size}" if run.batch_size else "without batch axis"
         if run.error:
-            yield f"ran {size}: FAILED: {run.error.splitlines()[0]}"
+            told = "ran {}: FAILED" if run.is_tried else "not run {}"
+            yield f"{told.format(size)}: {run.error.splitlines()[0]}"
             continue
         inputs = ", ".join(f"{name} {list(shape)}" for name, shape in run.inputs.items())
         outputs = ", ".join(f"{name} {list(shape)}" for name, shape in run.outputs.items())

@@ -1,14 +1,14 @@
 """Load a model by its backend and run it on generated inputs, without a server."""
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from naiad.backends.base import Instance, LoadedModel, ModelSource
+from naiad.backends.base import Instance, LoadedModel, ModelSource, NoServices, OutgoingRequest
 from naiad.backends.merged_instance import merge_requests
 from naiad.backends.registry import BackendRegistry
 from naiad.check.model_log import ModelLog
@@ -34,6 +34,7 @@ Shape = tuple[int, ...]
 # Tried in this order for dims of any length; convolutions and poolings need the longer ones.
 LENGTHS: Final = (8, 32, 3, 64, 1, 224)
 _MAX_ELEMENTS: Final = 1 << 26
+_ASKS_SERVER: Final = "the model asks a server for other models, and the check has none"
 _Control = ModelSequenceBatching.Control
 
 
@@ -46,12 +47,49 @@ class Run:
         inputs: shape by name.
         outputs: shape by name; empty where it failed.
         error: why there are no outputs, else "".
+        is_tried: False where nothing speaks against the model: it was not run, or not as it is
+            run by a server.
+        datatypes: of the outputs, by name.
     """
 
     batch_size: int
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape] = field(default_factory=dict)
     error: str = ""
+    is_tried: bool = True
+    datatypes: Mapping[str, str] = field(default_factory=dict)
+
+
+class _NoServer(NoServices):
+    """Notices that a model asks the server for something, which it can't have here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = False
+
+    def infer(self, outgoing: OutgoingRequest) -> None:
+        self.is_asked = True
+        super().infer(outgoing)
+
+    def load_model(
+        self,
+        name: str,
+        config_json: str | None,
+        files: Mapping[str, bytes | memoryview],
+        on_done: Callable[[Any], None],
+    ) -> None:
+        self.is_asked = True
+        super().load_model(name, config_json, files, on_done)
+
+    def unload_model(
+        self, name: str, *, unload_dependents: bool, on_done: Callable[[Any], None]
+    ) -> None:
+        self.is_asked = True
+        super().unload_model(name, unload_dependents=unload_dependents, on_done=on_done)
+
+    def is_model_ready(self, name: str, version: int, on_done: Callable[[Any], None]) -> None:
+        self.is_asked = True
+        super().is_model_ready(name, version, on_done)
 
 
 def prepare(config: ModelConfig, subject: Subject) -> ModelConfig:
@@ -77,9 +115,10 @@ def prepare(config: ModelConfig, subject: Subject) -> ModelConfig:
 class Trial:
     """One loaded model with one instance; use as a context manager."""
 
-    def __init__(self, config: ModelConfig, loaded: LoadedModel) -> None:
+    def __init__(self, config: ModelConfig, loaded: LoadedModel, server: _NoServer) -> None:
         self.config = config
         self._loaded = loaded
+        self._server = server
         self._instance: Instance = merge_requests(
             loaded.create_instance(0), ModelSignature.from_config(config)
         )
@@ -102,7 +141,7 @@ class Trial:
             data: inputs to use instead of generated ones.
         """
         if sum(int(np.prod(shape)) for shape in shapes.values()) > _MAX_ELEMENTS:
-            return Run(batch_size, shapes, error="not run: the inputs would be too large")
+            return Run(batch_size, shapes, error="the inputs would be too large", is_tried=False)
         inputs = {
             tensor.name: make_array(tensor.name, _datatype(tensor.data_type), shapes[tensor.name])
             for tensor in self.config.input
@@ -111,11 +150,19 @@ class Trial:
         inputs.update(data or {})
         inputs.update(_server_fed(self.config, batch_size))
         names = [tensor.name for tensor in self.config.output]
+        self._server.is_asked = False
         try:
             outputs = self._instance.execute(inputs, names)
         except Exception as error:  # noqa: BLE001  (a framework raises what it likes)
+            if self._server.is_asked:
+                return Run(batch_size, shapes, error=_ASKS_SERVER, is_tried=False)
             return Run(batch_size, shapes, error=_text(error))
-        return Run(batch_size, shapes, {tensor.name: _shape(tensor) for tensor in outputs})
+        return Run(
+            batch_size,
+            shapes,
+            {tensor.name: _shape(tensor) for tensor in outputs},
+            datatypes={tensor.name: tensor.datatype.config_name for tensor in outputs},
+        )
 
 
 class Trials:
@@ -164,10 +211,12 @@ class Trials:
             NaiadError: the reason why it would not load.
         """
         completed = self.complete(config, subject)
+        server = _NoServer()
+        source = replace(_source(completed, subject), services=server)
         with _frameworks_errors():
-            loaded = self._backends.get(completed.backend).load(_source(completed, subject))
+            loaded = self._backends.get(completed.backend).load(source)
             try:
-                return Trial(completed, loaded)
+                return Trial(completed, loaded, server)
             except BaseException:
                 loaded.close()
                 raise

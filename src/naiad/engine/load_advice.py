@@ -223,7 +223,7 @@ class LoadAdvisor:
         if diagnosis.wanted.HasField("ensemble_scheduling"):
             models = self._step_models(diagnosis.wanted)
             if models is not None:
-                diagnose_ensemble(diagnosis, models.configs, models.versions)
+                diagnose_ensemble(diagnosis, folder.name, models.configs, models.versions)
         elif layout.subject is not None:
             self._diagnose_file(diagnosis, layout, layout.subject, error, has=has)
         return layout

@@ -28,6 +28,7 @@ class _Use:
 
 def diagnose_ensemble(
     diagnosis: Diagnosis,
+    name: str,
     models: Mapping[str, ModelConfig],
     versions: Mapping[str, Sequence[int]],
 ) -> None:
@@ -35,14 +36,16 @@ def diagnose_ensemble(
 
     Args:
         diagnosis: of the ensemble's config.
+        name: of the ensemble, which its config need not have.
         models: complete configs of the repository's other models, by name.
         versions: that each of them has.
     """
     _diagnose_platform(diagnosis)
-    for name in _NOT_OF_ENSEMBLES:
-        _diagnose_setting(diagnosis, name)
+    for setting in _NOT_OF_ENSEMBLES:
+        _diagnose_setting(diagnosis, setting)
     steps = diagnosis.wanted.ensemble_scheduling.step
     for index, step in enumerate(steps):
+        _diagnose_circle(diagnosis, name, index, models)
         _diagnose_step(diagnosis, index, step, models)
         _diagnose_version(diagnosis, index, step, versions.get(step.model_name, ()))
     _connect(diagnosis)
@@ -55,7 +58,39 @@ def diagnose_ensemble(
         for index, tensor in diagnosis.kept(role):
             if tensor.name in by_tensor:
                 _compare(diagnosis, (role, index), tensor, by_tensor[tensor.name])
-    _validate(diagnosis)
+    _validate(diagnosis, name)
+
+
+def _diagnose_circle(
+    diagnosis: Diagnosis, name: str, index: int, models: Mapping[str, ModelConfig]
+) -> None:
+    """Whether a step calls the ensemble in turn, itself or through others."""
+    first = diagnosis.wanted.ensemble_scheduling.step[index].model_name
+    callers = {first: ""}
+    pending = [first]
+    while pending:
+        model = pending.pop()
+        if model == name:
+            break
+        if model in models:
+            called = {step.model_name for step in models[model].ensemble_scheduling.step}
+            new = sorted(called - set(callers))
+            callers.update(dict.fromkeys(new, model))
+            pending += new
+    if name not in callers:
+        return
+    chain = [name]
+    while caller := callers[chain[0]]:
+        chain.insert(0, caller)
+    diagnosis.add(
+        Finding(
+            "ensemble-step",
+            f"Step {index} names the model '{first}'.",
+            f"The ensemble would have to run before itself: {' -> '.join([name, *chain])}.",
+            _step_path(index, "model_name"),
+            is_fixable=False,
+        )
+    )
 
 
 def _diagnose_platform(diagnosis: Diagnosis) -> None:
@@ -101,10 +136,11 @@ def _diagnose_step(
     step: ModelEnsembling.Step,
     models: Mapping[str, ModelConfig],
 ) -> None:
+    if any(finding.path == _step_path(index, "model_name") for finding in diagnosis.findings()):
+        return
     if step.model_name not in models:
-        is_circle = step.model_name == diagnosis.wanted.name
-        meant = None if is_circle else nearest(step.model_name, list(models), _SURELY_MEANT)
-        why = "It would have to run before itself." if is_circle else "The repository lacks it."
+        meant = nearest(step.model_name, list(models), _SURELY_MEANT)
+        why = "The repository lacks it."
         diagnosis.add(
             Finding(
                 "ensemble-step",
@@ -319,11 +355,12 @@ def _agree(dims: Sequence[int], others: Sequence[int]) -> bool:
     )
 
 
-def _validate(diagnosis: Diagnosis) -> None:
+def _validate(diagnosis: Diagnosis, name: str) -> None:
     if any(not finding.is_fixable for finding in diagnosis.findings()):
         return
     config = diagnosis.result()
     config.platform = config.platform or ENSEMBLE_PLATFORM
+    config.name = name
     try:
         validate_ensemble(config)
     except InvalidArgumentError as error:

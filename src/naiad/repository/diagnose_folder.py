@@ -37,6 +37,7 @@ _DEFAULT_FILES: Final = {"pytorch": "model.pt", "onnxruntime": "model.onnx", "py
 _USUAL_FILES: Final = ("model.onnx", "model.pt", "model.pt2", "model.py")
 # Beside a model file, these belong to it.
 _COMPANIONS: Final = (".data", ".bin", ".safetensors")
+_HEAD_BYTES: Final = 256
 # v1, version_2, 003: a person reads a version, and Triton passes over it.
 _ALMOST_VERSION: Final = re.compile(r"(?:v|version[-_]?)?0*([1-9]\d*)", re.IGNORECASE)
 
@@ -427,6 +428,31 @@ def _backend_of_files(names: Sequence[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
+def _explain_file(path: Path) -> str:
+    """What lies in place of a model file, where it is plain to see; else empty."""
+    try:
+        if not path.exists():
+            return f"It is a link to '{path.readlink()}', where nothing is."
+        if path.is_dir():
+            return ""
+        with path.open("rb") as file:
+            return _explain_start(file.read(_HEAD_BYTES), path.suffix)
+    except OSError as error:
+        return f"It can't be opened: {error.strerror}."
+
+
+def _explain_start(start: bytes, suffix: str) -> str:
+    if start.startswith(b"version https://git-lfs.github.com/spec/"):
+        return "It is the pointer that Git LFS keeps in its place: 'git lfs pull' gets the file."
+    if start.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        return "It is a web page, such as a failed download leaves. Download the file again."
+    if suffix == ".onnx" and start.startswith(b"PK\x03\x04"):
+        return (
+            "It is an archive, such as PyTorch writes; as such it is named model.pt or model.pt2."
+        )
+    return ""
+
+
 def _diagnose_model_file(diagnosis: Diagnosis, layout: Layout, subject: Subject) -> bool:
     """Whether the model file is there, after correction."""
     config = diagnosis.wanted
@@ -441,7 +467,13 @@ def _diagnose_model_file(diagnosis: Diagnosis, layout: Layout, subject: Subject)
     copy.name = subject.name
     normalize_config(copy, directory_name=subject.name, artifact_names=subject.artifacts)
     expected = copy.default_model_filename or _DEFAULT_FILES.get(backend, "")
-    if not expected or (subject.directory / expected).exists():
+    if not expected:
+        return True
+    if expected in subject.artifacts and (said := _explain_file(subject.directory / expected)):
+        finding = Finding("model-file", "The model file is no model.", said, is_fixable=False)
+        layout.add(finding, subject.directory / expected)
+        return False
+    if (subject.directory / expected).exists():
         return True
     candidates = [name for name in subject.artifacts if Path(name).suffix in suffixes]
     meant = candidates[0] if len(candidates) == 1 else nearest(expected, candidates)
