@@ -20,8 +20,8 @@ from naiad.model_config.signature import ModelSignature, TensorSpec
 from naiad.protocol.binary_data import arrange_elements
 from naiad.protocol.json_data import decode_data, encode_data, encode_strings, flatten
 from naiad.protocol.json_text import LIMIT_ADVICE, Buffer, parse_json, wrong_type
-from naiad.protocol.output_data import EncodedData, encode_output_in_steps, is_large_output
-from naiad.protocol.requested_outputs import AS_JSON
+from naiad.protocol.output_data import NOTHING, EncodedData, encode_large_outputs
+from naiad.protocol.requested_outputs import ALL_AS_JSON
 from naiad.protocol.v2_json import check_element_count, decode_parameter
 
 # A server-sent event stream may have it anywhere; clients skip it.
@@ -76,27 +76,18 @@ def decode_generate_request(
     return request
 
 
-def is_large_response(response: InferResponse) -> bool:
-    """Whether ``encode_generate_response`` takes so long that to do it in steps is better."""
-    return any(is_large_output(tensor, AS_JSON) for tensor in response.outputs)
-
-
 def encode_generate_response(response: InferResponse) -> bytes:
     """One response as a flat object, sorted by key; a tensor of one element is a scalar.
 
     Raises:
         InvalidArgumentError: an output that JSON can not carry.
     """
-    return b"".join(_join_members(response, {}))
+    return b"".join(_join_members(response, NOTHING))
 
 
 def encode_generate_in_steps(response: InferResponse) -> Generator[None, None, list[Buffer]]:
     """The pieces of ``encode_generate_response``, pausing now and then."""
-    encoded: dict[str, list[Buffer]] = {}
-    for tensor in response.outputs:
-        if is_large_output(tensor, AS_JSON):
-            encoded[tensor.name] = yield from encode_output_in_steps(tensor, AS_JSON)
-    return _join_members(response, encoded)
+    return _join_members(response, (yield from encode_large_outputs(response, ALL_AS_JSON)))
 
 
 def _join_members(response: InferResponse, encoded: EncodedData) -> list[Buffer]:

@@ -6,14 +6,15 @@ from typing import Final
 
 from naiad.errors import InternalError
 from naiad.inference.datatypes import BYTES
+from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
 from naiad.protocol.binary_data import encode_elements_in_steps, encode_tensor
 from naiad.protocol.json_data import encode_data_in_steps
 from naiad.protocol.json_text import Buffer
-from naiad.protocol.requested_outputs import OutputOptions
+from naiad.protocol.requested_outputs import OutputOptions, RequestedOutputs
 
 # About as many as take a millisecond to encode.
-MANY_ELEMENTS: Final = 8192
+_MANY_ELEMENTS: Final = 8192
 # What is copied in half a millisecond, into memory that nobody has touched yet.
 _STEP_BYTES: Final = 1 << 20
 
@@ -22,12 +23,36 @@ EncodedData = Mapping[str, Sequence[Buffer]]
 NOTHING: Final[EncodedData] = MappingProxyType({})
 
 
-def is_large_output(tensor: Tensor, options: OutputOptions) -> bool:
-    """Whether it takes so long that ``encode_output_in_steps`` is better."""
+def has_large_output(response: InferResponse, outputs: RequestedOutputs) -> bool:
+    """Whether encoding a response would hold the event loop, so that steps are better."""
+    for tensor in response.outputs:  # noqa: SIM110 - asked of every response; no generator for that
+        if _is_large(tensor, outputs.options(tensor.name)):
+            return True
+    return False
+
+
+def encode_large_outputs(
+    response: InferResponse, outputs: RequestedOutputs
+) -> Generator[None, None, EncodedData]:
+    """The data of the outputs that take long, encoded in steps; the others are left.
+
+    Raises:
+        InvalidArgumentError: JSON can not carry one.
+        InternalError: one does not fit into the shared memory given for it.
+    """
+    encoded: dict[str, list[Buffer]] = {}
+    for tensor in response.outputs:
+        options = outputs.options(tensor.name)
+        if _is_large(tensor, options):
+            encoded[tensor.name] = yield from encode_output_in_steps(tensor, options)
+    return encoded
+
+
+def _is_large(tensor: Tensor, options: OutputOptions) -> bool:
     if options.classification:
         return False
     if tensor.datatype is BYTES or not (options.is_binary or options.region is not None):
-        return tensor.data.size > MANY_ELEMENTS
+        return tensor.data.size > _MANY_ELEMENTS
     return options.region is not None and tensor.data.nbytes > _STEP_BYTES
 
 

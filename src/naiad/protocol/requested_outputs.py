@@ -42,6 +42,10 @@ class RequestedOutputs:
         self.default = default
         self.by_name = by_name
 
+    def options(self, name: str) -> OutputOptions:
+        """How an output of the response is wanted."""
+        return self.default if self.by_name is None else self.by_name[name]
+
 
 AS_JSON: Final = OutputOptions(is_binary=False)
 AS_BINARY: Final = OutputOptions(is_binary=True)

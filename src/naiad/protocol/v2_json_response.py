@@ -13,13 +13,7 @@ from naiad.protocol.binary_data import encode_tensor
 from naiad.protocol.classification import classify
 from naiad.protocol.json_data import encode_data
 from naiad.protocol.json_text import Buffer
-from naiad.protocol.output_data import (
-    NOTHING,
-    EncodedData,
-    encode_output_in_steps,
-    is_large_output,
-    write_region,
-)
+from naiad.protocol.output_data import NOTHING, EncodedData, encode_large_outputs, write_region
 from naiad.protocol.requested_outputs import AS_BINARY, OutputOptions, RequestedOutputs
 
 # A model with free dims can answer in any number of shapes.
@@ -70,27 +64,12 @@ class InferResponseEncoder:
         parts, tail, tail_bytes = self._encode_parts(response, outputs, NOTHING)
         return b"".join(parts), tail, tail_bytes
 
-    def is_large(self, response: InferResponse, outputs: RequestedOutputs) -> bool:
-        """Whether ``encode`` would hold the event loop, so that ``encode_in_steps`` is better."""
-        for tensor in response.outputs:
-            if is_large_output(tensor, self._options(outputs, tensor)):
-                return True
-        return False
-
     def encode_in_steps(
         self, response: InferResponse, outputs: RequestedOutputs
     ) -> Generator[None, None, tuple[list[Buffer], list[Buffer], int]]:
         """The same as ``encode``, pausing now and then; the JSON comes in pieces."""
-        encoded: dict[str, list[Buffer]] = {}
-        for tensor in response.outputs:
-            options = self._options(outputs, tensor)
-            if is_large_output(tensor, options):
-                encoded[tensor.name] = yield from encode_output_in_steps(tensor, options)
+        encoded = yield from encode_large_outputs(response, outputs)
         return self._encode_parts(response, outputs, encoded)
-
-    @staticmethod
-    def _options(outputs: RequestedOutputs, tensor: Tensor) -> OutputOptions:
-        return outputs.default if outputs.by_name is None else outputs.by_name[tensor.name]
 
     def _encode_parts(
         self,

@@ -12,13 +12,7 @@ from naiad.inference.tensor import Tensor
 from naiad.protocol.binary_data import encode_tensor
 from naiad.protocol.classification import classify
 from naiad.protocol.json_text import Buffer
-from naiad.protocol.output_data import (
-    NOTHING,
-    EncodedData,
-    encode_output_in_steps,
-    is_large_output,
-    write_region,
-)
+from naiad.protocol.output_data import NOTHING, EncodedData, encode_large_outputs, write_region
 from naiad.protocol.pb.grpc_service import InferParameter, ModelInferResponse
 from naiad.protocol.requested_outputs import AS_BINARY, OutputOptions, RequestedOutputs
 from naiad.protocol.wire import encode_varint
@@ -110,26 +104,11 @@ class InferResponseEncoder:
             raw_bytes += len(tag) + size
         return [head, *raw], len(head) + raw_bytes
 
-    def is_large(self, response: InferResponse, outputs: RequestedOutputs) -> bool:
-        """Whether to encode it would hold the event loop, so that it is better done in steps."""
-        for tensor in response.outputs:
-            if is_large_output(tensor, self._options(outputs, tensor)):
-                return True
-        return False
-
-    @staticmethod
-    def _options(outputs: RequestedOutputs, tensor: Tensor) -> OutputOptions:
-        return AS_BINARY if outputs.by_name is None else outputs.by_name[tensor.name]
-
     def encode_in_steps(
         self, response: InferResponse, outputs: RequestedOutputs, *, is_streamed: bool
     ) -> Generator[None, None, tuple[list[Buffer], int]]:
         """The same as ``encode`` or ``encode_streamed``, pausing now and then."""
-        encoded: dict[str, list[Buffer]] = {}
-        for tensor in response.outputs:
-            options = self._options(outputs, tensor)
-            if is_large_output(tensor, options):
-                encoded[tensor.name] = yield from encode_output_in_steps(tensor, options)
+        encoded = yield from encode_large_outputs(response, outputs)
         if is_streamed:
             return self.encode_streamed(response, outputs, encoded=encoded)
         return self.encode(response, outputs, encoded=encoded)

@@ -20,6 +20,7 @@ from naiad.protocol.binary_data import (
     encode_elements_in_steps,
 )
 from naiad.protocol.json_data import encode_data, encode_data_in_steps
+from naiad.protocol.output_data import has_large_output
 from naiad.protocol.requested_outputs import (
     ALL_AS_BINARY,
     ALL_AS_JSON,
@@ -131,12 +132,12 @@ def test_a_response(datatype: Datatype, wishes: RequestedOutputs) -> None:
 )
 def test_what_is_large(datatype: Datatype, wishes: RequestedOutputs, *, is_large: bool) -> None:
     response = InferResponse("m", 1, "", [big(datatype)])
-    assert ENCODER.is_large(response, wishes) == is_large
+    assert has_large_output(response, wishes) == is_large
 
 
 def test_a_small_response_is_not() -> None:
     response = InferResponse("m", 1, "", [Tensor("OUT", FP32, (3,), np.ones(3, np.float32))])
-    assert not ENCODER.is_large(response, ALL_AS_JSON)
+    assert not has_large_output(response, ALL_AS_JSON)
 
 
 def test_half_precision_is_refused_in_steps_too() -> None:

@@ -10,6 +10,7 @@ from naiad.inference.datatypes import BYTES, FP16, FP32
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
 from naiad.protocol.json_text import Buffer
+from naiad.protocol.output_data import has_large_output
 from naiad.protocol.pb.grpc_service import ModelInferResponse, ModelStreamInferResponse
 from naiad.protocol.requested_outputs import ALL_AS_BINARY, OutputOptions, RequestedOutputs
 from naiad.protocol.v2_proto_response import InferResponseEncoder, encode_refusal
@@ -61,9 +62,9 @@ def test_outputs_are_not_copied() -> None:
 def test_many_strings_are_put_together_in_steps() -> None:
     data = np.full((1, 50_000), b"a", np.object_)
     response = InferResponse("m", 3, "", [Tensor("S", BYTES, data.shape, data), tensor(1)])
-    assert ENCODER.is_large(response, ALL_AS_BINARY)
+    assert has_large_output(response, ALL_AS_BINARY)
     plain = InferResponse("m", 3, "", [tensor(*range(20_000))])
-    assert not ENCODER.is_large(plain, ALL_AS_BINARY)
+    assert not has_large_output(plain, ALL_AS_BINARY)
     for is_streamed, at_once in (
         (False, ENCODER.encode(response, ALL_AS_BINARY)),
         (True, ENCODER.encode_streamed(response, ALL_AS_BINARY)),

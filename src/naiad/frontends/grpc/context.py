@@ -25,7 +25,6 @@ class ConnectionContext(OpenConnections["Connection"]):
         limits: of HTTP/2.
         methods: by path.
         budget: of bytes received and not yet answered.
-        now_ns: monotonic time.
         is_stopping: the server takes no new calls.
         scratch: what one read puts there is handled in the same callback.
     """
@@ -36,7 +35,6 @@ class ConnectionContext(OpenConnections["Connection"]):
         "is_stopping",
         "limits",
         "methods",
-        "now_ns",
         "options",
         "scratch",
     )
@@ -50,12 +48,11 @@ class ConnectionContext(OpenConnections["Connection"]):
         budget: ByteBudget,
         now_ns: Callable[[], int],
     ) -> None:
-        super().__init__(loop)
+        super().__init__(loop, now_ns)
         self.options = options
         self.limits = limits
         self.methods = methods
         self.budget = budget
-        self.now_ns = now_ns
         self.is_stopping = False
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._unflushed: list[Connection] = []

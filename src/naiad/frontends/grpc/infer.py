@@ -17,6 +17,7 @@ from naiad.inference.trace import Trace
 from naiad.protocol.forwarded_headers import forward_headers
 from naiad.protocol.infer_message import InferMessage, InferMessageReader
 from naiad.protocol.json_text import Buffer
+from naiad.protocol.output_data import has_large_output
 from naiad.protocol.requested_outputs import RequestedOutputs
 from naiad.protocol.v2_proto import DecodedRequest, InferRequestDecoder, Steps, parse_version
 from naiad.protocol.v2_proto_response import InferResponseEncoder
@@ -202,7 +203,7 @@ class InferCall:
             self.refuse(error)
             return
         encoder = self._protocol.encoder(self._model)
-        if encoder.is_large(response, self.outputs):
+        if has_large_output(response, self.outputs):
             steps = encoder.encode_in_steps(response, self.outputs, is_streamed=False)
             self._work = self._protocol.turns.start(steps, self._respond, self.refuse)
             return

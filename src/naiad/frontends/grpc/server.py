@@ -24,7 +24,7 @@ from naiad.frontends.listening import check_port, listen_error
 from naiad.frontends.serving import ServingEngine
 from naiad.frontends.tls import build_context
 
-_SWEEP_INTERVAL_S: Final = 1.0
+_WATCH_INTERVAL_S: Final = 1.0
 _UNIX_PREFIX: Final = "unix:"
 
 # What one call may send ahead of being read, and all calls of a connection together.
@@ -46,7 +46,7 @@ class GrpcServer:
         self._health = HealthHandlers(engine)
         self._server: asyncio.Server | None = None
         self._context: ConnectionContext | None = None
-        self._sweep: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
 
     def check_port(self) -> None:
         """See whether the port can be listened on, before anything is loaded.
@@ -84,7 +84,8 @@ class GrpcServer:
         except OSError as error:
             raise listen_error(options.address, options.port, error) from error
         self._context = context
-        self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._check_times, context)
+        context.begin_checks()
+        self._tell_watches(loop)
 
     def _methods(self) -> list[Method]:
         engine = self._engine
@@ -147,32 +148,22 @@ class GrpcServer:
         Returns:
             Whether every connection was done in time; the others stay open until ``close``.
         """
-        context = self._context
-        if self._server is None or context is None:
+        if self._server is None or self._context is None:
             return True
         self._server.close()
-        context.is_stopping = True
-        for connection in tuple(context.connections):
-            connection.drain()
-        try:
-            await asyncio.wait_for(context.all_closed(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        self._context.is_stopping = True
+        return await self._context.drain(timeout_s)
 
     def close(self) -> None:
         """Close everything at once."""
-        if self._sweep is not None:
-            self._sweep.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         if self._server is not None:
             self._server.close()
         if self._context is not None:
-            for connection in tuple(self._context.connections):
-                connection.abort()
+            self._context.abort()
 
-    def _check_times(self, context: ConnectionContext) -> None:
-        now_ns = context.now_ns()
-        for connection in tuple(context.connections):
-            connection.check_time(now_ns)
+    def _tell_watches(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell those who watch health what has changed, now and then."""
         self._health.tell_watches()
-        self._sweep = context.loop.call_later(_SWEEP_INTERVAL_S, self._check_times, context)
+        self._watching = loop.call_later(_WATCH_INTERVAL_S, self._tell_watches, loop)

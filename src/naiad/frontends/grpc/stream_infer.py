@@ -11,6 +11,7 @@ from naiad.frontends.grpc.methods import Method
 from naiad.inference.response import InferResponse
 from naiad.protocol.infer_message import InferMessage
 from naiad.protocol.json_text import Buffer
+from naiad.protocol.output_data import has_large_output
 from naiad.protocol.requested_outputs import RequestedOutputs
 from naiad.protocol.v2_proto_response import encode_refusal
 
@@ -285,7 +286,7 @@ class StreamRequest:
             self._waiting.append(response)
             return
         encoder = self._stream.protocol.encoder(self.model)
-        if response.error is None and encoder.is_large(response, self.outputs):
+        if response.error is None and has_large_output(response, self.outputs):
             steps = encoder.encode_in_steps(response, self.outputs, is_streamed=True)
             self._work = self._stream.protocol.turns.start(
                 steps,

@@ -21,7 +21,6 @@ class ConnectionContext(OpenConnections[Connection]):
         options: of the server.
         heads: parser and memory of request heads.
         budget: of bytes received and not yet answered.
-        now_ns: monotonic time.
         scratch: what one read puts there belongs to that connection until it has handled it, in
             the same callback; no connection may keep a view of it.
         scratch_view: the same.
@@ -30,7 +29,6 @@ class ConnectionContext(OpenConnections[Connection]):
     __slots__ = (
         "budget",
         "heads",
-        "now_ns",
         "options",
         "scratch",
         "scratch_view",
@@ -44,10 +42,9 @@ class ConnectionContext(OpenConnections[Connection]):
         budget: ByteBudget,
         now_ns: Callable[[], int],
     ) -> None:
-        super().__init__(loop)
+        super().__init__(loop, now_ns)
         self.options = options
         self.heads = heads
         self.budget = budget
-        self.now_ns = now_ns
         self.scratch = bytearray(_SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)

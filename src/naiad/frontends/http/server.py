@@ -15,8 +15,6 @@ from naiad.frontends.rest.router import Router
 from naiad.frontends.serving import ServingEngine
 from naiad.frontends.tls import build_context
 
-_SWEEP_INTERVAL_S = 1.0
-
 
 class HttpServer:
     """Serves the v2 protocol over HTTP/1.1 on one port; lives on one event loop."""
@@ -31,7 +29,6 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._port = options.port
         self._context: ConnectionContext | None = None
-        self._sweep: asyncio.TimerHandle | None = None
 
     def check_port(self) -> None:
         """See whether the port can be listened on, before anything is loaded.
@@ -70,7 +67,7 @@ class HttpServer:
             raise listen_error(options.address, options.port, error) from error
         self._port = self._server.sockets[0].getsockname()[1]
         self._context = context
-        self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._check_times, context)
+        context.begin_checks()
 
     @property
     def address(self) -> str:
@@ -93,32 +90,15 @@ class HttpServer:
         Returns:
             Whether every connection was done in time; the others stay open until ``close``.
         """
-        context = self._context
-        if self._server is None or context is None:
+        if self._server is None or self._context is None:
             return True
         self._server.close()
-        for connection in tuple(context.connections):
-            connection.drain()
-        done = context.all_closed()
-        try:
-            await asyncio.wait_for(done, timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        return await self._context.drain(timeout_s)
 
     def close(self) -> None:
         """Close everything at once."""
-        if self._sweep is not None:
-            self._sweep.cancel()
         if self._server is not None:
             self._server.close()
         if self._context is not None:
-            for connection in tuple(self._context.connections):
-                connection.abort()
+            self._context.abort()
         self._long_work.close()
-
-    def _check_times(self, context: ConnectionContext) -> None:
-        now_ns = context.now_ns()
-        for connection in tuple(context.connections):
-            connection.check_time(now_ns)
-        self._sweep = context.loop.call_later(_SWEEP_INTERVAL_S, self._check_times, context)

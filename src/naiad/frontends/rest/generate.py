@@ -31,10 +31,11 @@ from naiad.protocol.generate import (
     encode_event,
     encode_generate_in_steps,
     encode_generate_response,
-    is_large_response,
 )
 from naiad.protocol.json_text import Buffer
 from naiad.protocol.large_generate import decode_split_generate, describe_signature
+from naiad.protocol.output_data import has_large_output
+from naiad.protocol.requested_outputs import ALL_AS_JSON
 from naiad.protocol.v2_json import DecodeLimits
 
 _MODEL_ERROR: Final = 400
@@ -187,7 +188,7 @@ class _GenerateCall:
         """The engine's callback."""
         if self._work is not None:
             self._waiting.append(response)
-        elif response.error is None and is_large_response(response):
+        elif response.error is None and has_large_output(response, ALL_AS_JSON):
             self._work = self._turns.start(
                 self._take_large(response),
                 lambda can_take_more: self._end_large(response, can_take_more=can_take_more),

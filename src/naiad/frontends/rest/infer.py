@@ -32,6 +32,7 @@ from naiad.protocol.binary_data import MalformedElementsError
 from naiad.protocol.compression import ACCEPTED, choose_encoding, compress, is_known
 from naiad.protocol.forwarded_headers import forward_headers
 from naiad.protocol.json_text import Buffer
+from naiad.protocol.output_data import has_large_output
 from naiad.protocol.requested_outputs import RequestedOutputs
 from naiad.protocol.v2_json import (
     DecodedRequest,
@@ -247,7 +248,7 @@ class InferCall:
         error = response.error
         if error is None:
             encoder = self._handler.encoder(self.model)
-            if encoder.is_large(response, self.outputs):
+            if has_large_output(response, self.outputs):
                 return self._send_large(encoder, response)
             try:
                 body, tail, tail_bytes = encoder.encode(response, self.outputs)
