@@ -2,10 +2,15 @@
 
 import json
 import re
+import shlex
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from tests.support.served_repository import Server, running_server
 
 pytestmark = pytest.mark.slow
@@ -37,3 +42,44 @@ def test_the_handler_from_torchserve(server: Server) -> None:
     body = {"data": "Good good bad", "factor": 3}
     answer = json.loads(server.post("/v2/models/Handler/generate", body))
     assert json.loads(answer["prediction"]) == {"score": 3}
+
+
+WORDS = """
+from torch import nn
+
+class Words(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+    def forward(self, x):
+        return super().forward(x)
+"""
+HANDLER = """
+from ts.torch_handler.base_handler import BaseHandler
+
+class Handler(BaseHandler):
+    def preprocess(self, data):
+        return super().preprocess(data)
+"""
+
+
+def test_the_archive_from_torchserve(tmp_path: Path) -> None:
+    (command,) = re.findall(r"^ {4}(naiad export .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    made = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    torch.save(made.state_dict(), tmp_path / "words.pt")
+    manifest = {"serializedFile": "words.pt", "modelFile": "net.py", "handler": "handler.py"}
+    with zipfile.ZipFile(tmp_path / "words.mar", "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": manifest}))
+        archive.writestr("net.py", WORDS)
+        archive.writestr("handler.py", HANDLER)
+        archive.write(tmp_path / "words.pt", "words.pt")
+    (tmp_path / "words.pt").unlink()
+
+    done = subprocess.run(
+        [sys.executable, "-m", "naiad", *shlex.split(command)[1:]],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "models/words/1/model.onnx").is_file()
+    assert "preprocess() of the archive's handler" in done.stdout

@@ -72,7 +72,12 @@ _ADVICE: Final[Mapping[str, str]] = MappingProxyType(
             "backend. Convert with 'python -m tf2onnx.convert --saved-model model.savedmodel "
             "--output model.onnx' (Keras: first model.export('model.savedmodel')), put model.onnx "
             "in place of the model, and leave backend and platform out of the config"
-        )
+        ),
+        "tensorrt": (
+            "A TensorRT plan runs on the kind of GPU that it was built for, and by TensorRT alone. "
+            "Serve the ONNX file that it was built from: put model.onnx in place of the plan, and "
+            "leave backend and platform out of the config"
+        ),
     }
 )
 

@@ -46,6 +46,13 @@ def test_tensorflow_models_are_told_how_to_become_onnx() -> None:
     assert "python -m tf2onnx.convert --saved-model model.savedmodel" in failure.value.message
 
 
+def test_tensorrt_plans_are_told_what_is_served_instead() -> None:
+    with pytest.raises(InvalidArgumentError) as failure:
+        BackendRegistry().get("tensorrt")
+    assert failure.value.message.startswith("unable to find backend library for backend 'tensorrt'")
+    assert "Serve the ONNX file that it was built from" in failure.value.message
+
+
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Installs a package ``thirdparty`` with one backend, as far as Python can tell."""
