@@ -58,6 +58,8 @@ from naiad.scheduling.rate_limiter import RateLimiter
 
 _log = logging.getLogger(__name__)
 
+# For what a model does to end itself; a request that still runs takes longer, as a rule.
+_UNLOAD_WAIT_S: Final = 0.5
 # Of a failed load, in characters; a model's own error may have millions. With the advice it still
 # fits into the header that gRPC carries it in.
 _REASON_START_LENGTH: Final = 2048
@@ -258,16 +260,22 @@ class Lifecycle:
         )
 
     async def unload(self, name: str, *, with_steps: bool = False) -> None:
-        """Stop giving a model requests; returns at once, while accepted ones finish.
+        """Stop giving a model requests, and let the accepted ones finish.
 
-        Ensembles that call the model stop, too, until it is back.
+        Ensembles that call the model stop, too, until it is back. Returns when all of them are
+        gone, so that the server is ready again, as it does in Triton; but not much later than at
+        once where they have much left to do.
 
         Args:
             name: of the model.
             with_steps: of an ensemble, also the models that were loaded for its sake alone.
         """
+        others = set(self._retiring)
         for entry in list(self._by_name.get(name, ())):
             await self._unload_one(entry, with_steps=with_steps)
+        retiring = self._retiring - others
+        if retiring:
+            await asyncio.wait(retiring, timeout=_UNLOAD_WAIT_S)
 
     async def _unload_one(self, entry: ModelEntry, *, with_steps: bool) -> None:
         # Ensembles that are loading on it come first, or their loads would fail for no fault.

@@ -175,7 +175,10 @@ def _checked_value(value: Any, field: FieldDescriptor, path: str) -> Any:
             return value
         inner = entry.fields_by_name["value"]
         return {key: _checked_item(item, inner, f"{path}.{key}") for key, item in value.items()}
-    if field.is_repeated and isinstance(value, list):
+    if field.is_repeated and value is not None:
+        if not isinstance(value, list):
+            # As C++'s parser has it, and so Triton: one that stands alone.
+            return [_checked_item(value, field, path)]
         return [_checked_item(item, field, f"{path}[{i}]") for i, item in enumerate(value)]
     return _checked_item(value, field, path)
 

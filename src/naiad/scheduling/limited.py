@@ -27,6 +27,8 @@ class LimitedScheduler:
         self._on_turn: Callable[[], None] = _ignore
         # By the number of the instance, as is what follows.
         self._tickets: dict[int, Ticket] = {}
+        # Of instances that are gone, whose last batch still runs.
+        self._leaving: set[Ticket] = set()
         # Of instances that are about to come.
         self._reserved: dict[int, Ticket] = {}
         # What the scheduler wants to be run by just that one.
@@ -89,17 +91,16 @@ class LimitedScheduler:
             self._unpinned.update(self._running)
 
     def release(self, number: int) -> bool:
-        """Let the instance take part no more, once what it held for a batch is given back."""
-        if not self._scheduler.release(number):
+        """Let the instance take part no more, after the batch that has its turn."""
+        if number in self._held or not self._scheduler.release(number):
             return False
-        ticket = self._tickets.get(number)
-        if ticket is None:
-            return True
-        if number in self._held or ticket in self._running.values():
-            return False
-        del self._tickets[number]
-        self._limiter.remove([ticket])
-        self._look_at_claims()
+        ticket = self._tickets.pop(number, None)
+        if ticket is not None:
+            self._look_at_claims()
+            if ticket in self._running.values():
+                self._leaving.add(ticket)
+            else:
+                self._limiter.remove([ticket])
         return True
 
     def _look_at_claims(self) -> None:
@@ -107,9 +108,10 @@ class LimitedScheduler:
 
     def end(self) -> None:
         """Take part no more."""
-        self._limiter.remove([*self._tickets.values(), *self._reserved.values()])
+        self._limiter.remove([*self._tickets.values(), *self._reserved.values(), *self._leaving])
         self._tickets = {}
         self._reserved = {}
+        self._leaving = set()
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Take a validated request into the queue."""
@@ -173,6 +175,10 @@ class LimitedScheduler:
         self._scheduler.finish(batch, now_ns)
         ticket = self._running.pop(batch)
         self._unpinned.discard(batch)
+        if ticket in self._leaving:
+            self._leaving.remove(ticket)
+            self._limiter.remove([ticket])
+            return
         is_wanted = len(self._scheduler) > 0
         self._limiter.release(ticket, has_run=True, is_wanted=is_wanted)
 

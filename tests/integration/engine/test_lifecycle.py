@@ -211,6 +211,15 @@ async def test_an_unload_answers_what_was_accepted(engine: Engine) -> None:
     assert await answer == 1
 
 
+async def test_an_idle_model_is_gone_when_its_unload_returns(engine: Engine) -> None:
+    for _ in range(5):
+        await load(engine)
+        await engine.unload_model("m", unload_dependents=False)
+        assert engine.is_ready()
+        [line] = await index(engine)
+        assert (line.state, line.reason) == (ModelState.UNAVAILABLE, "unloaded")
+
+
 async def test_without_explicit_control_clients_load_nothing(repository: Repository) -> None:
     engine = make_engine(repository.path, ModelControlMode.NONE)
     await engine.start()

@@ -186,6 +186,15 @@ def test_an_override_is_read_in_every_spelling() -> None:
     assert parse_config_json(b"{}") == ModelConfig()
 
 
+def test_one_that_stands_alone_is_a_list_of_one() -> None:
+    config = parse_config_json(
+        '{"instance_group": {"count": 5, "kind": "kind_cpu"},'
+        ' "input": {"name": "IN", "dims": 3, "data_type": "TYPE_FP32"}}'
+    )
+    assert [(group.count, group.kind) for group in config.instance_group] == [(5, 2)]
+    assert list(config.input[0].dims) == [3]
+
+
 @pytest.mark.parametrize(
     ("text", "detail"),
     [
@@ -207,7 +216,7 @@ def test_an_override_is_read_in_every_spelling() -> None:
         ),
         ('{"max_batch_size": "many"}', "max_batch_size"),
         ('{"max_batch_size": 1e99}', "max_batch_size"),
-        ('{"input": {"name": "x"}}', "input"),
+        ('{"input": "x"}', "input"),
         ('{"parameters": [1]}', "parameters"),
         ('{"dynamic_batching": {}, "sequence_batching": {}}', "scheduling_choice"),
     ],

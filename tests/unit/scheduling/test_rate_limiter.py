@@ -307,19 +307,23 @@ def test_a_batch_ends_before_instances_that_were_alike_are_told_apart() -> None:
     assert {batch.instance_index for batch in found if batch is not None} == {0, 2}
 
 
-def test_an_instance_keeps_its_turn_until_its_batch_has_run() -> None:
+def test_an_instance_that_is_gone_keeps_its_turn_until_its_batch_has_run() -> None:
     limiter = RateLimiter()
-    scheduler = LimitedScheduler(DefaultScheduler(), limiter, [claim(name="A"), claim(name="B")])
+    scheduler = LimitedScheduler(DefaultScheduler(), limiter, [claim(2), claim(2), claim(1, "B")])
     scheduler.begin(Turns())
     scheduler.offer(rows_request(1), 0)
     batch = scheduler.take(0)
     assert batch is not None
-    left = 1 - batch.instance_index
-    scheduler.set_instances((left,), 0)
-    assert not scheduler.release(batch.instance_index)
+    assert batch.instance_index == 0
+    scheduler.set_instances((1, 2), 0)
+    assert scheduler.release(0)
+    # There is as much as one execution needs, and that one has it.
+    (other,) = tickets(limiter, claim(2))
+    assert not limiter.ask(other)
     scheduler.offer(rows_request(1), 0)
     scheduler.finish(batch, 0)
-    assert scheduler.release(batch.instance_index)
+    assert turns(other) == 1
+    limiter.release(other, has_run=True)
     following = scheduler.take(0)
     assert following is not None
-    assert following.instance_index in (left, -1)
+    assert following.instance_index == 1
