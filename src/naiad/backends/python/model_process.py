@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -91,6 +92,7 @@ class ModelProcess:
         )
         self._printer.start()
         threading.Thread(target=self._receive, name=f"{name}-reader", daemon=True).start()
+        threading.Thread(target=self._hang_up_at_exit, name=f"{name}-exit", daemon=True).start()
         hello = self._wait_for_reply(options.start_timeout_s, "did not start")
         if hello.kind != wire.HELLO or hello.key != PROTOCOL:
             self.kill("it speaks another protocol")
@@ -239,6 +241,21 @@ class ModelProcess:
             _log.exception("%s: the process sent what can't be read", self._options.name)
             self.kill("it sent what can't be read")
         self._end()
+
+    def _hang_up_at_exit(self) -> None:
+        """See to it that the reader notices the end: a process that the model forked may live on.
+
+        It has the other end of the connection as well, which is not closed before both are gone.
+        """
+        try:
+            exit_notice = os.pidfd_open(self.pid)
+        except OSError:  # it is gone, and known to be
+            return
+        try:
+            select.select([exit_notice], (), ())
+        finally:
+            os.close(exit_notice)
+        self.channel.hang_up()
 
     def _end(self) -> None:
         if not self.wait(_END_TIMEOUT_S):

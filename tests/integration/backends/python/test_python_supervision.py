@@ -38,6 +38,10 @@ class TritonPythonModel:
                 os.kill(os.getpid(), signal.SIGSEGV)
             if order == "hang":
                 time.sleep(3600)
+            if order == "fork":
+                if os.fork() == 0:
+                    time.sleep(20)
+                os._exit(5)
             if order == "sys.exit":
                 sys.exit(4)
             out = np.array([str(os.getpid())], np.object_)
@@ -59,6 +63,8 @@ async def pid(engine: Engine, name: str = "m") -> int:
     [
         ("exit", "It ended with exit code 3"),
         ("segfault", "It was ended by signal 11 (SIGSEGV)"),
+        # What it has forked lives on, and has the connection.
+        ("fork", "It ended with exit code 5"),
     ],
 )
 async def test_the_end_of_a_process_fails_its_requests_and_another_takes_over(

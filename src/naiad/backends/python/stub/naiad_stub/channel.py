@@ -108,10 +108,14 @@ class Channel:
                 for (offset,) in struct.iter_unpack("<Q", payload):
                     self.region.release(offset)
 
+    def hang_up(self) -> None:
+        """Let nothing more come or go: what has come is received, and then the end."""
+        with contextlib.suppress(OSError):  # closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection; whoever waits for a frame is told that the other end is gone."""
-        with contextlib.suppress(OSError):  # the other end was faster
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self.hang_up()
         self._socket.close()
         if self.region is not None:
             self.region.close()
