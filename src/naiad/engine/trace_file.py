@@ -68,17 +68,39 @@ class TraceWriter:
     def _append(self, path: Path, traces: Sequence[Trace]) -> None:
         try:
             text = orjson.dumps([record for trace in traces for record in trace_records(trace)])
-            is_first = path not in self._started
-            self._started.add(path)
             # A file of an earlier run is replaced, and so is one that was moved away meanwhile.
-            if is_first or not path.exists():
-                path.write_bytes(text)
-                return
-            with path.open("r+b") as file:
-                file.seek(-1, os.SEEK_END)
-                file.write(b"," + text[1:])
+            if path not in self._started or not path.exists():
+                _begin_array(path, text)
+                self._started.add(path)
+            else:
+                _extend_array(path, text)
         except (OSError, orjson.JSONEncodeError) as error:
             _log.error("failed creating trace file: %s", error)
+
+
+def _begin_array(path: Path, text: bytes) -> None:
+    try:
+        path.write_bytes(text)
+    except OSError:
+        # What a full disk cut off is no array, and takes room. A pipe is somebody else's.
+        if path.is_file():
+            path.unlink()
+        raise
+
+
+def _extend_array(path: Path, text: bytes) -> None:
+    with path.open("r+b", buffering=0) as file:
+        end = file.seek(-1, os.SEEK_END)
+        rest = memoryview(b"," + text[1:])
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            # The disk is full: the array ends where it did, and goes on when there is room.
+            file.truncate(end)
+            file.seek(end)
+            file.write(b"]")
+            raise
 
 
 def trace_records(trace: Trace) -> Iterator[dict[str, Any]]:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import resource
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,13 @@ from tests.support.requests import make_request, tensor
 from naiad.clock import SystemClock
 from naiad.engine.executor import Executor
 from naiad.engine.trace import TraceSettings
+from naiad.engine.trace_file import TraceWriter
 from naiad.errors import InvalidArgumentError
 from naiad.inference.datatypes import FP32
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
-from naiad.inference.trace import Trace, TraceLevel
+from naiad.inference.trace import Trace, TraceLevel, TraceSubject
 from naiad.model_config.signature import ModelSignature, TensorSpec
 from naiad.protocol.trace_setting import TraceSettingUpdate, TraceSettingValues
 from naiad.scheduling.dynamic import BatcherRules, DynamicBatcher
@@ -274,6 +277,36 @@ async def test_a_file_that_can_not_be_written_is_logged(
     await finish(settings, 1)
     await settings.close()
     assert "failed creating trace file" in caplog.text
+
+
+@contextmanager
+def disk_of(room_bytes: int) -> Iterator[None]:
+    """No file of this process gets larger meanwhile, which is told as a full disk is."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def make_traces(first: int, count: int) -> list[Trace]:
+    subject = TraceSubject("double", 1, "")
+    return [Trace(first + n, TraceLevel.TIMESTAMPS, subject, None) for n in range(count)]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_full_disk_leaves_an_array_that_goes_on_where_it_ended(
+    path: Path, caplog: pytest.LogCaptureFixture, *, has_begun: bool
+) -> None:
+    writer = TraceWriter(path)
+    with disk_of(4096):
+        for traces in (*([make_traces(1, 1)] if has_begun else []), make_traces(100, 1000)):
+            writer.write(traces, is_numbered=False, ends_file=False)
+        writer.write(make_traces(2, 2), is_numbered=False, ends_file=False)
+        writer.close()
+    assert caplog.text.count("failed creating trace file") == 1
+    assert trace_ids(path) == ([1, 2, 3] if has_begun else [2, 3])
 
 
 async def test_a_slow_disk_does_not_fill_the_memory(
