@@ -222,6 +222,26 @@ def test_a_client_that_does_not_send_the_rest_does_not_cost_the_orderly_end(
         assert server.wait() == 0
 
 
+@pytest.mark.parametrize(("most", "limit", "warns"), [(1000, 3024, False), (8000, 4000, True)])
+def test_the_limit_of_open_files_lets_connections_in(
+    repository: Path, started: list[ServeProcess], most: int, limit: int, *, warns: bool
+) -> None:
+    script = 'ulimit -Sn 200 && ulimit -Hn 4000 && exec "$0" "$@"'
+    server = ServeProcess(
+        [
+            *(f"--model-repository={repository}", *PORTS),
+            *(f"--http-max-connections={most}", f"--grpc-max-connections={most}"),
+        ],
+        ("bash", "-c", script, *NAIAD_SERVE),
+    )
+    started.append(server)
+    server.wait_for("Started HTTPService")
+    found = re.search(r"Max open files +(\d+)", Path(f"/proc/{server.pid}/limits").read_text())
+    assert found is not None
+    assert int(found[1]) == limit
+    assert any("raise 'ulimit -n'" in line for line in server.lines) == warns
+
+
 def test_a_second_signal_does_not_wait(repository: Path, started: list[ServeProcess]) -> None:
     add_model(repository, "stuck", delay_ms=3_600_000)
     server = start(started, str(repository))
