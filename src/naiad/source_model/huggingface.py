@@ -15,7 +15,7 @@ from naiad.errors import InvalidArgumentError, UnsupportedError
 CONFIG_NAME: Final = "config.json"
 _TOKENS: Final = 8
 _NEEDS_TRANSFORMERS: Final = (
-    "needs the package transformers, which is not installed: pip install transformers"
+    "needs the package transformers, which is not installed; run: pip install 'naiad[huggingface]'"
 )
 
 

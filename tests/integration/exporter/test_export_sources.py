@@ -340,5 +340,5 @@ def test_without_transformers_the_package_is_named(
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UnsupportedError, match="pip install transformers"):
+    with pytest.raises(UnsupportedError, match=r"pip install 'naiad\[huggingface\]'"):
         opened(folder, folder / "model", inputs=())
