@@ -33,3 +33,13 @@ def test_a_resnet_is_measured_served_and_directly(tmp_path: Path) -> None:
     document = run_benchmark("resnet_throughput.py", tmp_path, "--seconds=1.5", "--rounds=1")
     assert document["images_per_s"]["served"] > 0
     assert document["ratio"] > 0
+
+
+def test_answers_at_a_timeout_are_no_later_than_bare_timers(tmp_path: Path) -> None:
+    document = run_benchmark("queue_deadlines.py", tmp_path, "--rounds=3")
+    answers, timers = document["answers_late"], document["timers_late"]
+    assert document["requests"] == 300
+    # None before its time.
+    assert answers["p0_ms"] >= 0
+    # Each is measured on its own, in the same rounds, and other work may hit one of them more.
+    assert answers["p90_ms"] <= timers["p90_ms"] + 20
