@@ -202,9 +202,7 @@ def main() -> int:
             console, f"1-2. build {demo_model.name} in PyTorch, export it as {demo_model.format}"
         ):
             export_model(demo_model, REPOSITORY)
-    console.print(
-        "   sentiment_analysis has random, untrained weights: watch the numbers, not the moods"
-    )
+    console.print("   sentiment_analysis has random weights: watch the numbers, not the moods")
     show_repository(console, REPOSITORY)
 
     with step(console, "3. start 'naiad serve' on free ports"):

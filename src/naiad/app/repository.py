@@ -80,6 +80,8 @@ def _format_tensor(kind: str, tensor: TensorDefinition) -> str:
 
 
 def _import(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InvalidArgumentError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     if spec is None or spec.loader is None:
         raise InvalidArgumentError(f"{path} is no Python file")

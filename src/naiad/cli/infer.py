@@ -185,7 +185,13 @@ def parse_value(spec: InputSpec, text: str) -> Array:
     elif spec.datatype is BYTES and not text.startswith("["):
         loaded = text
     else:
-        loaded = _parse_json(text, f"the value of input {spec}")
+        try:
+            loaded = json.loads(text)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"the value of input {spec} is not JSON: {error}. Write numbers as [[1, 2]], or "
+                f"name a file of them: --input {spec.name}=@FILE.npy"
+            ) from error
     return fit_shape(spec, _to_array(spec, loaded))
 
 

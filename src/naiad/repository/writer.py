@@ -144,13 +144,30 @@ def _stage(repository: Path) -> Iterator[Path]:
     for a model, and inside of a model, Triton takes ``2.tmp`` for version 2.
     """
     root = repository.resolve()
-    parent = root.parent
-    is_beside = parent.stat().st_dev == root.stat().st_dev and os.access(parent, os.W_OK)
-    stage = Path(tempfile.mkdtemp(prefix=_STAGE_PREFIX, dir=parent if is_beside else root))
+    stage = _stage_beside(root) or Path(tempfile.mkdtemp(prefix=_STAGE_PREFIX, dir=root))
     try:
         yield stage
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+
+
+def _stage_beside(root: Path) -> Path | None:
+    """A folder that can be moved into ``root``; None where its parent has no place for one."""
+    try:
+        stage = Path(tempfile.mkdtemp(prefix=_STAGE_PREFIX, dir=root.parent))
+    except OSError:
+        return None
+    # Only a move shows it: a mount of one file system in another place has the same device number.
+    # A file is moved because no server takes a file beside the models for a model.
+    probe = root / stage.name
+    try:
+        (stage / "probe").touch()
+        (stage / "probe").rename(probe)
+        probe.unlink()
+    except OSError:
+        shutil.rmtree(stage, ignore_errors=True)
+        return None
+    return stage
 
 
 def _move_in(staged: Path, texts: Mapping[str, str], target: _Target) -> Path:

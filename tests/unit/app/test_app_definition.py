@@ -143,3 +143,8 @@ def test_what_a_file_can_do_wrong(tmp_path: Path, source: str, text: str) -> Non
     path.write_text(source)
     with pytest.raises(InvalidArgumentError, match=text):
         load_models(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"there is no file .*lost\.py"):
+        load_models(tmp_path / "lost.py")

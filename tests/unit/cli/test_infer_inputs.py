@@ -98,7 +98,7 @@ def test_values_from_files(tmp_path: Path) -> None:
 
 
 def test_json_errors_name_the_input() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"the value of input 'x' .* is not JSON"):
+    with pytest.raises(InvalidArgumentError, match=r"input 'x' .* is not JSON.*x=@FILE\.npy"):
         parse_value(spec("FP32", -1), "[1, ")
 
 

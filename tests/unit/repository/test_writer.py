@@ -1,4 +1,6 @@
+import errno
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,10 +160,40 @@ def test_a_faster_publisher_of_the_same_number_wins(repository: Path) -> None:
     assert (repository / "m" / "1" / "model.onnx").read_text() == "fast"
 
 
+def _lock_parent(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a /models of one's own, beside which only root may write."""
+    make = tempfile.mkdtemp
+
+    def make_inside(*, prefix: str, dir: Path) -> str:  # noqa: A002 - tempfile's own name
+        if dir == repository.resolve().parent:
+            raise PermissionError(errno.EACCES, "Permission denied", str(dir))
+        return make(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_inside)
+
+
+def _mount(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a folder of the same file system that is mounted there: the device is the same."""
+    rename = os.rename
+
+    def rename_within(source: Path, target: Path) -> None:
+        root = repository.resolve()
+        if source.is_relative_to(root) != target.is_relative_to(root):
+            raise OSError(errno.EXDEV, "Invalid cross-device link", str(source), 0, str(target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_within)
+
+
+@pytest.mark.parametrize("forbid", [_lock_parent, _mount])
 def test_without_a_place_beside_the_repository_the_stage_is_hidden_inside(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forbid: Callable[[Path, pytest.MonkeyPatch], None],
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # as for a mounted /models, not as root
+    repository.mkdir(parents=True, exist_ok=True)
+    repository = repository.resolve()
+    forbid(repository, monkeypatch)
     seen = []
 
     def look(folder: Path) -> None:
@@ -173,6 +205,7 @@ def test_without_a_place_beside_the_repository_the_stage_is_hidden_inside(
 
     assert seen == [[]]
     assert os.listdir(repository) == ["m"]
+    assert not _leftovers(repository)
 
 
 @pytest.mark.parametrize(
