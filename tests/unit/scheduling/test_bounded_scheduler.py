@@ -1,5 +1,7 @@
 """The bound on what waits in all models together."""
 
+from sys import getsizeof
+
 import numpy as np
 import pytest
 from tests.support.requests import make_request, rows_request, tensor
@@ -92,8 +94,17 @@ def waiting_bytes(request: InferRequest) -> int:
 
 def test_texts_are_estimated_and_shared_memory_is_free() -> None:
     texts = np.full((1, 1000), b"twelve bytes", np.object_)
-    assert waiting_bytes(make_request(tensor("IN", texts))) == 1000 * (8 + 12)
+    assert waiting_bytes(make_request(tensor("IN", texts))) == 1000 * (8 + 40 + 12)
     assert waiting_bytes(make_request(tensor("IN", np.empty((1, 0), np.object_)))) == 0
     data = np.zeros((1, 1000), np.float32)
     shared = SharedTensor("IN", FP32, data.shape, data)
     assert waiting_bytes(make_request(shared)) == 0
+
+
+@pytest.mark.parametrize("count", [1, 500, 5000])
+def test_the_estimate_of_texts_is_near_the_memory_that_they_take(count: int) -> None:
+    """Long ones behind short ones count, too, and so do the objects of Python."""
+    texts = np.empty((1, count), np.object_)
+    texts[0] = [b"%d" % n if n < count // 2 else b"%d" % n * 200 for n in range(count)]
+    taken = texts.nbytes + sum(map(getsizeof, texts[0]))
+    assert waiting_bytes(make_request(tensor("IN", texts))) == pytest.approx(taken, rel=0.1)
