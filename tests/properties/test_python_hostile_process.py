@@ -158,3 +158,12 @@ def test_a_request_is_whole_or_refused(
     for name, tensor in request.inputs.items():
         name.encode()
         assert tensor.shape == tensor.data.shape
+
+
+def test_a_tensor_that_says_more_than_its_frame_holds_is_refused() -> None:
+    # One FP32 of 2 ** 64 - 1 bytes: what follows it would be read from beyond all memory.
+    fp32 = next(code for code, dtype in wire.DTYPES.items() if dtype == np.dtype("f4"))
+    head = struct.pack("<BBBQQq", fp32, 1, 0, 0, 2**64 - 1, 1)
+    payload = bytearray(struct.pack("<I", 2) + text(b"x") + head + bytes(64))
+    with pytest.raises(ValueError, match=r"bytes at .* of a frame of"):
+        wire.Reader(payload, None).tensors()

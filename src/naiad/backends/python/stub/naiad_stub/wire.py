@@ -303,6 +303,8 @@ class Reader:
         else:
             self._at += -self._at % _ALIGNMENT
             offset = self._at
+            if size > max(len(self._payload) - offset, 0):
+                raise ValueError(f"{size} bytes at {offset} of a frame of {len(self._payload)}")
             self._at += size
         dtype = DTYPES[code]
         dims = (size,) if code == BYTES else shape
