@@ -4,7 +4,8 @@ Source: Triton, ``model_repository_manager.cc`` (DependencyGraph, CheckNode).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from naiad.engine.loader import Override, Steps
@@ -126,10 +127,13 @@ def _versions(config: ModelConfig, name: str) -> set[int]:
 
 
 class Waits:
-    """Which ensembles wait for which steps right now, so that none ever waits for itself."""
+    """Which loads wait for which models right now, so that none ever waits for itself.
+
+    An ensemble waits for its steps, and a model for what it has loaded or unloaded while it loads.
+    """
 
     def __init__(self) -> None:
-        self._steps: dict[ModelId, Sequence[ModelId]] = {}
+        self._steps: dict[ModelId, list[ModelId]] = {}
 
     def begin(self, ensemble: ModelId, steps: Sequence[ModelId]) -> None:
         """Note that an ensemble is going to wait.
@@ -144,11 +148,42 @@ class Waits:
                     f"circular dependency between ensembles: {ensemble} -> ... -> {last} -> "
                     f"{ensemble}"
                 )
-        self._steps[ensemble] = steps
+        self._steps.setdefault(ensemble, []).extend(steps)
 
-    def end(self, ensemble: ModelId) -> None:
-        """The ensemble waits no more."""
-        self._steps.pop(ensemble, None)
+    def end(self, ensemble: ModelId, steps: Sequence[ModelId]) -> None:
+        """The ensemble waits no more for steps that it began to wait for."""
+        waiting = self._steps[ensemble]
+        for step in steps:
+            waiting.remove(step)
+        if not waiting:
+            del self._steps[ensemble]
+
+    @contextmanager
+    def of_caller(self, caller: ModelId | None, models: Sequence[ModelId]) -> Iterator[None]:
+        """Note that a model which is loading waits for others, as it has asked for.
+
+        Args:
+            caller: None where nobody is held up.
+            models: that are loaded or unloaded meanwhile.
+
+        Raises:
+            InvalidArgumentError: one of them is or waits for the caller.
+        """
+        if caller is None:
+            yield
+            return
+        try:
+            self.begin(caller, models)
+        except CircularDependencyError:
+            names = ", ".join(f"'{model}'" for model in models)
+            raise InvalidArgumentError(
+                f"model '{caller}' would wait for ever: it asks for {names} while it loads, and "
+                "that waits for it. Ask for it in 'execute'"
+            ) from None
+        try:
+            yield
+        finally:
+            self.end(caller, models)
 
     def callers(self, step: ModelId) -> set[ModelId]:
         """The ensembles that wait for a model, be it over others."""

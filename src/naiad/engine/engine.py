@@ -352,30 +352,44 @@ class Engine:
         return lines
 
     async def load_model(
-        self, name: str, config_json: str | None, files: Mapping[str, bytes | memoryview]
+        self,
+        name: str,
+        config_json: str | None,
+        files: Mapping[str, bytes | memoryview],
+        *,
+        caller: ModelId | None = None,
     ) -> None:
         """Load or reload a model; returns when it serves.
+
+        Args:
+            name: of the model.
+            config_json: instead of its own config.
+            files: instead of its own, by path.
+            caller: a model whose own load waits for this one.
 
         Raises:
             UnavailableError: the server does not run with explicit model control.
             NaiadError: why it did not load.
         """
         self._require_explicit_control()
-        await self._lifecycle.load(name, Override(config_json, files))
+        await self._lifecycle.load(name, Override(config_json, files), caller)
 
-    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
+    async def unload_model(
+        self, name: str, *, unload_dependents: bool, caller: ModelId | None = None
+    ) -> None:
         """Stop serving a model; accepted requests still finish after this returns.
 
         Args:
             name: of the model.
             unload_dependents: of an ensemble, also the models of its steps that were loaded for
                 its sake and that no other ensemble calls.
+            caller: a model whose own load waits for this.
 
         Raises:
             UnavailableError: the server does not run with explicit model control.
         """
         self._require_explicit_control()
-        await self._lifecycle.unload(name, with_steps=unload_dependents)
+        await self._lifecycle.unload(name, with_steps=unload_dependents, caller=caller)
 
     def _require_explicit_control(self) -> None:
         if self._options.control_mode is not ModelControlMode.EXPLICIT:

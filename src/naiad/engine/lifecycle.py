@@ -41,7 +41,7 @@ from naiad.engine.loader import (
 from naiad.engine.log_settings import IS_BLOCK
 from naiad.engine.model import Model, ModelExecutor
 from naiad.engine.model_entries import UNLOADED_REASON, ModelEntry, VersionEntry
-from naiad.engine.model_services import EngineServices, ServingModels
+from naiad.engine.model_services import EngineServices, LoadingServices, ServingModels
 from naiad.engine.rate_limits import instance_claims
 from naiad.engine.response_cache import RequestKeys, ResponseStore
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError
@@ -167,11 +167,16 @@ class Lifecycle:
             raise _ambiguity(name, [entry.id for entry in wanted])
         return wanted[0] if wanted else found[0]
 
-    async def load(self, name: str, override: Override) -> None:
+    async def load(self, name: str, override: Override, caller: ModelId | None = None) -> None:
         """Bring a model to what the repository, or the override, now says.
 
         Returns when the new versions serve. Loading what is loaded and unchanged does nothing.
         A name that stands for several models loads all of them.
+
+        Args:
+            name: of the model.
+            override: of its files and config.
+            caller: a model whose own load waits for this one.
 
         Raises:
             NaiadError: why it did not load; what served before still serves.
@@ -179,7 +184,8 @@ class Lifecycle:
         models = await asyncio.to_thread(self._loader.ids, name)
         if override.files and len(models) > 1:
             raise _ambiguity(name, models)
-        failures = list((await self.load_all(dict.fromkeys(models, override))).values())
+        with self._waits.of_caller(caller, models):
+            failures = list((await self.load_all(dict.fromkeys(models, override))).values())
         if len(failures) > 1:
             raise InvalidArgumentError(
                 "".join(_with_advice(failure).message for failure in failures)
@@ -259,7 +265,9 @@ class Lifecycle:
             and plan.steps == await self._find_steps(entry.id, plan.config)
         )
 
-    async def unload(self, name: str, *, with_steps: bool = False) -> None:
+    async def unload(
+        self, name: str, *, with_steps: bool = False, caller: ModelId | None = None
+    ) -> None:
         """Stop giving a model requests, and let the accepted ones finish.
 
         Ensembles that call the model stop, too, until it is back. Returns when all of them are
@@ -269,18 +277,26 @@ class Lifecycle:
         Args:
             name: of the model.
             with_steps: of an ensemble, also the models that were loaded for its sake alone.
+            caller: a model whose own load waits for this.
+
+        Raises:
+            InvalidArgumentError: this would wait for the caller.
         """
         others = set(self._retiring)
-        for entry in list(self._by_name.get(name, ())):
-            await self._unload_one(entry, with_steps=with_steps)
+        entries = list(self._by_name.get(name, ()))
+        with self._waits.of_caller(caller, [entry.id for entry in entries]):
+            for entry in entries:
+                await self._unload_one(entry, with_steps=with_steps, caller=caller)
         retiring = self._retiring - others
         if retiring:
             await asyncio.wait(retiring, timeout=_UNLOAD_WAIT_S)
 
-    async def _unload_one(self, entry: ModelEntry, *, with_steps: bool) -> None:
+    async def _unload_one(
+        self, entry: ModelEntry, *, with_steps: bool, caller: ModelId | None = None
+    ) -> None:
         # Ensembles that are loading on it come first, or their loads would fail for no fault.
-        for caller in self._waits.callers(entry.id):
-            async with self.entries[caller].lock:
+        for waiting in self._waits.callers(entry.id) - {caller}:
+            async with self.entries[waiting].lock:
                 continue
         await self._unload(entry)
         await self._follow({entry.id})
@@ -379,7 +395,7 @@ class Lifecycle:
                 {model: Override() for model in steps if not self._must_stay(model)}
             )
         finally:
-            self._waits.end(entry.id)
+            self._waits.end(entry.id, steps)
 
     def _must_stay(self, model: ModelId) -> bool:
         """Whether a load for an ensemble's sake would do harm.
@@ -520,42 +536,45 @@ class Lifecycle:
             return dict.fromkeys(versions, _as_naiad_error(error))
         serving = {model.version: model for model in entry.ready_models()}
         kept = kept_versions(serving, entry.plan, plan)
+        if self._services is None:
+            self._services = EngineServices(self._models)
+        services = LoadingServices(self._services, entry.id)
         results = await asyncio.gather(
-            *(self._bring_version(plan, version, kept.get(version)) for version in versions),
+            *(self._bring(plan, version, kept.get(version), services) for version in versions),
             return_exceptions=True,
         )
+        services.is_loading = False
         return {
             version: _as_naiad_error(result) if isinstance(result, BaseException) else result
             for version, result in zip(versions, results, strict=True)
         }
 
-    async def _bring_version(
-        self, plan: ModelPlan, version: int, serving: Model | None
+    async def _bring(
+        self, plan: ModelPlan, version: int, serving: Model | None, services: LoadingServices
     ) -> Model | InstanceUpdate:
         """One version as the plan wants it; what serves is changed, where that is enough."""
         instances = None if serving is None else serving.instances
         if serving is None or instances is None or not instances.can_become(plan.config):
-            return await self._load_version(plan, version)
+            return await self._load_version(plan, version, services)
         update = InstanceUpdate(serving, instances, plan.config)
         if not update.is_needed:
             return serving
 
         def make(indexes: Sequence[int]) -> Awaitable[AddedInstances]:
-            loaded, services = instances.loaded, self._services
             return self._in_thread(
-                self._loader.load_instances, plan, version, loaded, indexes, services
+                self._loader.load_instances, plan, version, instances.loaded, indexes, services
             )
 
         await update.prepare(make)
         return update
 
-    async def _load_version(self, plan: ModelPlan, version: int) -> Model:
+    async def _load_version(
+        self, plan: ModelPlan, version: int, services: LoadingServices
+    ) -> Model:
         """One version, warmed up and in nobody's reach yet."""
         if plan.config.HasField("ensemble_scheduling"):
             return await self._make_ensemble(plan, version)
-        if self._services is None:
-            self._services = EngineServices(self._models)
-        item = await self._in_thread(self._loader.load, plan, version, self._services)
+        item = await self._in_thread(self._loader.load, plan, version, services)
         batcher = item.scheduler
         self._limit(plan, item)
         model = self._make_model(plan, item)

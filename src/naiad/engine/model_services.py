@@ -26,6 +26,7 @@ from naiad.errors import (
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.inference.trace import TraceSubject
+from naiad.repository.model_id import ModelId
 
 _log = logging.getLogger(__name__)
 
@@ -45,12 +46,19 @@ class ServingModels(ComposingModels, Protocol):
         ...
 
     async def load_model(
-        self, name: str, config_json: str | None, files: Mapping[str, bytes | memoryview]
+        self,
+        name: str,
+        config_json: str | None,
+        files: Mapping[str, bytes | memoryview],
+        *,
+        caller: ModelId | None = None,
     ) -> None:
         """Load a model."""
         ...
 
-    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
+    async def unload_model(
+        self, name: str, *, unload_dependents: bool, caller: ModelId | None = None
+    ) -> None:
         """Unload a model."""
         ...
 
@@ -89,14 +97,17 @@ class EngineServices:
         config_json: str | None,
         files: Mapping[str, bytes | memoryview],
         on_done: _Done,
+        caller: ModelId | None = None,
     ) -> None:
-        """See `ModelServices`."""
-        work = self._models.load_model(name, config_json, files)
+        """See `ModelServices`; the caller is one whose own load waits."""
+        work = self._models.load_model(name, config_json, files, caller=caller)
         self._call_soon(self._start, work, on_done)
 
-    def unload_model(self, name: str, *, unload_dependents: bool, on_done: _Done) -> None:
-        """See `ModelServices`."""
-        work = self._models.unload_model(name, unload_dependents=unload_dependents)
+    def unload_model(
+        self, name: str, *, unload_dependents: bool, on_done: _Done, caller: ModelId | None = None
+    ) -> None:
+        """See `ModelServices`; the caller is one whose own load waits."""
+        work = self._models.unload_model(name, unload_dependents=unload_dependents, caller=caller)
         self._call_soon(self._start, work, on_done)
 
     def is_model_ready(self, name: str, version: int, on_done: _Done) -> None:
@@ -233,6 +244,51 @@ class EngineServices:
             on_done(InternalError(f"{type(error).__name__}: {error}"))
         else:
             on_done(None)
+
+
+class LoadingServices:
+    """The services of one load: what the model asks for meanwhile must not wait for it in turn.
+
+    Args:
+        services: of the engine.
+        model: that is loaded.
+
+    Attributes:
+        is_loading: whether it still is.
+    """
+
+    def __init__(self, services: EngineServices, model: ModelId) -> None:
+        self._services = services
+        self._model = model
+        self.is_loading = True
+        # The same, without a call in between.
+        self.infer = services.infer
+        self.cancel = services.cancel
+        self.is_model_ready = services.is_model_ready
+
+    @property
+    def custom_metrics(self) -> CustomMetrics:
+        """See `ModelServices`."""
+        return self._services.custom_metrics
+
+    def load_model(
+        self,
+        name: str,
+        config_json: str | None,
+        files: Mapping[str, bytes | memoryview],
+        on_done: _Done,
+    ) -> None:
+        """See `ModelServices`."""
+        self._services.load_model(name, config_json, files, on_done, self._caller())
+
+    def unload_model(self, name: str, *, unload_dependents: bool, on_done: _Done) -> None:
+        """See `ModelServices`."""
+        self._services.unload_model(
+            name, unload_dependents=unload_dependents, on_done=on_done, caller=self._caller()
+        )
+
+    def _caller(self) -> ModelId | None:
+        return self._model if self.is_loading else None
 
 
 def _executor(model: Model) -> object:

@@ -420,3 +420,45 @@ async def test_many_requests_at_once_go_through_a_model_that_asks(tmp_path: Path
         )
         assert answers == [[[n + 1]] for n in range(100)]
         assert (await ask(engine, "one", tensor("IN", np.array([[0]], np.float32)))).error is None
+
+
+ASKS_WHILE_IT_LOADS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.said = "nothing"
+        try:
+            pb_utils.{call}("{other}")
+        except Exception as error:
+            self.said = str(error)
+
+    def execute(self, requests):
+        out = pb_utils.Tensor("OUT", np.array([self.said], np.object_))
+        return [pb_utils.InferenceResponse([out])]
+"""
+
+
+@pytest.mark.parametrize("call", ["load_model", "unload_model"])
+async def test_a_model_that_asks_for_itself_while_it_loads_is_refused(
+    tmp_path: Path, call: str
+) -> None:
+    source = ASKS_WHILE_IT_LOADS.format(call=call, other="m")
+    write_model(tmp_path, "m", source, output_datatype="TYPE_STRING")
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        # An unload of what is not known yet has nothing to wait for.
+        for _ in range(2):
+            await asyncio.wait_for(engine.load_model("m", None, {}), 30)
+            (tmp_path / "m" / "1" / "model.py").touch()
+        (said,) = await value(engine, "m", floats(0))
+        assert "model 'm' would wait for ever: it asks for 'm' while it loads" in said
+
+
+async def test_models_that_load_each_other_load(tmp_path: Path) -> None:
+    for name, other in (("a", "b"), ("b", "c"), ("c", "a")):
+        source = ASKS_WHILE_IT_LOADS.format(call="load_model", other=other)
+        write_model(tmp_path, name, source, output_datatype="TYPE_STRING")
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        loads = (engine.load_model(name, None, {}) for name in ("a", "c", "b"))
+        await asyncio.wait_for(asyncio.gather(*loads), 60)
+        said = [(await value(engine, name, floats(0)))[0] for name in ("a", "b", "c")]
+        assert sum("would wait for ever" in text for text in said) == 1
+        assert said.count("nothing") == 2
