@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "onnxruntime", "onnx", "onnxscript", "grpc", "tritonclient")
+FRAMEWORKS = ("torch", "onnxruntime", "onnx", "onnxscript", "openvino", "transformers")
+CLIENTS = ("grpc", "tritonclient", "redis", "obstore")
+HEAVY = (*FRAMEWORKS, *CLIENTS)
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -23,7 +25,15 @@ def test_naiad_itself_loads_no_framework() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
-    ["naiad.asgi", "naiad.cli.export", "naiad.repository.golden", "naiad.exporter.options"],
+    [
+        "naiad.asgi",
+        "naiad.server.run",
+        "naiad.check.repository",
+        "naiad.verify.verification",
+        "naiad.cli.export",
+        "naiad.repository.golden",
+        "naiad.exporter.options",
+    ],
 )
-def test_what_reads_options_and_golden_cases_loads_none_either(module: str) -> None:
+def test_servers_commands_and_options_load_none_before_they_need_it(module: str) -> None:
     assert loaded_by(f"import {module}").isdisjoint(HEAVY)

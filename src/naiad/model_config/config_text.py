@@ -45,7 +45,6 @@ class TextField:
     Attributes:
         name: as written.
         start: offset of the name.
-        value_start: offset of the value, the bracket of a list.
         end: offset behind the value and behind a separator after it.
         values: one, or those of the list.
         is_list: written with brackets.
@@ -53,7 +52,6 @@ class TextField:
 
     name: str
     start: int
-    value_start: int
     end: int
     values: tuple[TextValue, ...]
     is_list: bool
@@ -154,7 +152,7 @@ class _Reader:
         behind = self._skip(end)
         if self._peek(behind) in {",", ";"}:
             end = behind + 1
-        return TextField(name[0], start, position, end, values, is_list)
+        return TextField(name[0], start, end, values, is_list)
 
     def _read_list(self, position: int) -> tuple[tuple[TextValue, ...], int]:
         values = list(self._read_items(position))

@@ -39,6 +39,8 @@ _FIELDS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
         8: ("BYTES", "O"),
     }
 )
+# The same by datatype; BF16 has no field, so its elements are none.
+_DTYPES: Final[Mapping[str, str]] = MappingProxyType(dict(_FIELDS.values()))
 _BYTES_FIELD: Final = 8
 _BYTES_TAG: Final = _BYTES_FIELD << 3 | LENGTH
 # Whose length is one byte.
@@ -85,7 +87,7 @@ def decode_contents_in_steps(
     pieces = next(iter(collected.pieces.values()), [])
     if datatype.dtype.kind == "f":
         return (yield from _join_fixed(pieces, datatype))
-    wide = yield from _join_varints(pieces, np.dtype(_kind_of(expected)))
+    wide = yield from _join_varints(pieces, np.dtype(_DTYPES.get(expected, datatype.dtype)))
     if datatype.name not in _WIDENED:
         return wide
     narrow: npt.NDArray[Any] = wide.astype(datatype.dtype)
@@ -96,10 +98,6 @@ def decode_contents_in_steps(
             f"model '{model_name}', which does not fit into datatype '{datatype.name}'"
         )
     return narrow
-
-
-def _kind_of(datatype: str) -> str:
-    return next((kind for name, kind in _FIELDS.values() if name == datatype), "<u8")
 
 
 class _Collected:

@@ -123,12 +123,12 @@ class AdaptiveBatcher:
         if not self._window_ns:
             self._window_ns = taken_ns
         if self._finished_count >= _EXPLORING_BATCHES:
-            self._look(now_ns - self._window_ns, now_ns)
+            self._revise_if_due(now_ns - self._window_ns, now_ns)
 
-    def _look(self, elapsed_ns: int, now_ns: int) -> None:
+    def _revise_if_due(self, elapsed_ns: int, now_ns: int) -> None:
         controller = self._controller
-        is_time = elapsed_ns >= _WINDOW_NS and self._finished_count >= _WINDOW_BATCHES
-        if not (is_time or controller.is_exploring or elapsed_ns >= _LONG_WINDOW_NS):
+        is_due = elapsed_ns >= _WINDOW_NS and self._finished_count >= _WINDOW_BATCHES
+        if not (is_due or controller.is_exploring or elapsed_ns >= _LONG_WINDOW_NS):
             return
         self._window.most_rows = self._peak_rows
         self._window.execution_count = self._finished_count
