@@ -188,6 +188,7 @@ class ModelProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                process_group=0,
                 pass_fds=[descriptor for descriptor in descriptors if descriptor >= 0],
             )
         except OSError as error:
@@ -243,9 +244,10 @@ class ModelProcess:
         self._end()
 
     def _hang_up_at_exit(self) -> None:
-        """See to it that the reader notices the end: a process that the model forked may live on.
+        """End what the model has forked with it, and see to it that the reader notices the end.
 
-        It has the other end of the connection as well, which is not closed before both are gone.
+        A process that moved to a group or session of its own lives on, and may have the other end
+        of the connection, which is not closed before both are gone.
         """
         try:
             exit_notice = os.pidfd_open(self.pid)
@@ -253,6 +255,9 @@ class ModelProcess:
             return
         try:
             select.select([exit_notice], (), ())
+            # Its number is that of its group as long as anybody is left in there.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         finally:
             os.close(exit_notice)
         self.channel.hang_up()

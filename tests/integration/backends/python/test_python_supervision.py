@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -38,9 +39,12 @@ class TritonPythonModel:
                 os.kill(os.getpid(), signal.SIGSEGV)
             if order == "hang":
                 time.sleep(3600)
-            if order == "fork":
-                if os.fork() == 0:
+            if order in {"fork", "daemon"}:
+                if (forked := os.fork()) == 0:
+                    if order == "daemon":
+                        os.setsid()
                     time.sleep(20)
+                print("forked", forked, flush=True)
                 os._exit(5)
             if order == "sys.exit":
                 sys.exit(4)
@@ -54,6 +58,15 @@ def write_obedient(path: Path, name: str = "m", extra: str = "") -> None:
     write_model(path, name, OBEDIENT, datatype="TYPE_STRING", extra=extra)
 
 
+def is_running(number: int) -> bool:
+    """Whether there is such a process, and more of it than its exit code."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
 async def pid(engine: Engine, name: str = "m") -> int:
     return int((await value(engine, name, texts("pid")))[0])
 
@@ -63,8 +76,9 @@ async def pid(engine: Engine, name: str = "m") -> int:
     [
         ("exit", "It ended with exit code 3"),
         ("segfault", "It was ended by signal 11 (SIGSEGV)"),
-        # What it has forked lives on, and has the connection.
         ("fork", "It ended with exit code 5"),
+        # What it has forked lives on, and has the connection.
+        ("daemon", "It ended with exit code 5"),
     ],
 )
 async def test_the_end_of_a_process_fails_its_requests_and_another_takes_over(
@@ -80,6 +94,11 @@ async def test_the_end_of_a_process_fails_its_requests_and_another_takes_over(
         assert engine.is_model_ready("m")
     if order == "exit":
         assert "It last wrote:\nlast words" in caplog.text
+    if order in {"fork", "daemon"}:
+        (number,) = set(re.findall(r"forked (\d+)", caplog.text))
+        assert is_running(int(number)) == (order == "daemon")
+        if order == "daemon":
+            os.kill(int(number), signal.SIGKILL)
 
 
 async def test_sys_exit_is_an_error_like_any_other(tmp_path: Path) -> None:
