@@ -350,3 +350,71 @@ async def test_processes_come_and_go(tmp_path: Path) -> None:
         assert counts(tmp_path) == (3, 1)
         await engine.unload_model("m", unload_dependents=False)
     assert counts(tmp_path) == (3, 3)
+
+
+@pytest.mark.slow
+async def test_processes_come_and_go_under_load(tmp_path: Path) -> None:
+    write_model(tmp_path, "m", COUNTED, extra=f"instance_group [ {{ {GROUP.format(1)} }} ]")
+    is_over = False
+    seen = set()
+
+    async def keep_asking(engine: Engine) -> None:
+        while not is_over:
+            seen.add((await value(engine, "m", floats(0)))[0])
+
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        await engine.load_model("m", None, {})
+        askers = [asyncio.create_task(keep_asking(engine)) for _ in range(4)]
+        for groups in ((GROUP.format(2),), (f'host_policy: "p" {GROUP.format(1)}',)):
+            set_groups(tmp_path / "m", *groups)
+            await engine.load_model("m", None, {})
+        assert counts(tmp_path) == (3, 2)
+        # Nobody but the new one is left to answer.
+        assert (await value(engine, "m", floats(0)))[0] == (await value(engine, "m", floats(0)))[0]
+        is_over = True
+        await asyncio.gather(*askers)
+        # The first, the new one, and perhaps the one that came and went.
+        assert len(seen) in (2, 3)
+
+
+PATIENT = """
+import pathlib, threading
+
+GATE = pathlib.Path(__file__).parents[2] / "gate"
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request,)).start()
+
+    def answer(self, request):
+        sender = request.get_response_sender()
+        value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)])
+        sender.send(response)
+        if value[0]:
+            with GATE.open() as pipe:  # a pipe: until somebody writes to it
+                pipe.read()
+        sender.send(response)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.mark.slow
+async def test_a_process_that_leaves_answers_what_it_has_to_the_end(tmp_path: Path) -> None:
+    extra = "model_transaction_policy { decoupled: true }\n"
+    write_model(tmp_path, "m", PATIENT, extra=f"{extra}instance_group [ {{ {GROUP.format(1)} }} ]")
+    os.mkfifo(tmp_path / "gate")
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        await engine.load_model("m", None, {})
+        asked = Asked(engine, "m", floats(1)).send()
+        await asked.until(1)
+        set_groups(tmp_path / "m", f'host_policy: "p" {GROUP.format(1)}')
+        load = asyncio.create_task(engine.load_model("m", None, {}))
+        while len(engine.model_config("m").instance_group[0].host_policy) == 0:
+            assert len(await Asked(engine, "m", floats(0)).send().all()) == 3
+        assert len(await Asked(engine, "m", floats(0)).send().all()) == 3
+        assert not load.done()
+        await asyncio.to_thread((tmp_path / "gate").write_text, "go on")
+        assert len(await asked.all()) == 3
+        await load
