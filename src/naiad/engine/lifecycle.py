@@ -534,8 +534,7 @@ class Lifecycle:
             await self._in_thread(self._loader.complete, plan)
         except Exception as error:  # noqa: BLE001 - third-party backends raise what they like
             return dict.fromkeys(versions, _as_naiad_error(error))
-        serving = {model.version: model for model in entry.ready_models()}
-        kept = kept_versions(serving, entry.plan, plan)
+        kept = _kept_versions(entry, plan)
         if self._services is None:
             self._services = EngineServices(self._models)
         services = LoadingServices(self._services, entry.id)
@@ -597,13 +596,16 @@ class Lifecycle:
         self, entry: ModelEntry, plan: ModelPlan, failures: dict[int, NaiadError]
     ) -> InvalidArgumentError:
         text = f"load failed for model '{entry.id}': "
+        # Of what serves, instances should have changed; a load would have been another version.
+        changed = _kept_versions(entry, plan)
         for version in plan.versions:
             error = failures.get(version)
             known = entry.versions[version]
             if error is not None:
                 reason = error.reason()
                 _log.error("failed to load '%s' version %d: %s", entry.id, version, reason)
-                text += f"version {version} is at {ModelState.UNAVAILABLE} state: {reason};\n"
+                state = ModelState.READY if version in changed else ModelState.UNAVAILABLE
+                text += f"version {version} is at {state} state: {reason};\n"
                 if known.state is not ModelState.READY:
                     known.become(ModelState.UNAVAILABLE, reason, error.advice)
             elif known.state is not ModelState.READY:
@@ -741,6 +743,12 @@ class Lifecycle:
         if known is not None and known.state is ModelState.UNLOADING:
             known.become(ModelState.UNAVAILABLE, UNLOADED_REASON)
         _log.info("successfully unloaded '%s' version %d", model.name, model.version)
+
+
+def _kept_versions(entry: ModelEntry, plan: ModelPlan) -> dict[int, Model]:
+    """The versions that serve and need no load for what the plan wants."""
+    serving = {model.version: model for model in entry.ready_models()}
+    return kept_versions(serving, entry.plan, plan)
 
 
 def _is_unchanged(plan: ModelPlan, override: Override, stamp: FolderStamp | None) -> bool:
