@@ -613,6 +613,8 @@ class SequenceBatcher:
         """Give the slot to the sequence that has waited longest for one."""
         if slot.sequence is not None:
             slot.sequence.slot = None
+        # A last execution has it; in the slot it would stay until another sequence begins there.
+        slot.state = SequenceState()
         if slot.lane.index in self._leaving:
             slot.sequence = None
             return
@@ -626,7 +628,6 @@ class SequenceBatcher:
 
     def _assign(self, slot: _Slot, sequence: _Sequence, now_ns: int) -> None:
         slot.sequence = sequence
-        slot.state = SequenceState()
         slot.free_ns = now_ns
         sequence.slot = slot
 

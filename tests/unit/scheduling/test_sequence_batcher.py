@@ -1,6 +1,7 @@
 import logging
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -616,3 +617,21 @@ def test_a_sequence_that_is_idle_for_too_long_frees_an_instance_that_leaves(
     assert not batcher.release(0)
     batcher.expire(IDLE_NS)
     assert batcher.release(0)
+
+
+@pytest.mark.parametrize("end", ["flag", "idle"])
+def test_the_state_of_a_sequence_ends_with_it(end: str) -> None:
+    """It may be large, and nobody may begin a sequence in the slot for hours."""
+    batcher = direct()
+    offer(batcher, step(1, "se" if end == "flag" else "s"))
+    batch = take(batcher)
+    assert batch.rows is not None
+    state = batch.rows[0].state
+    assert state is not None
+    tensor = np.zeros(4)
+    life = ref(tensor)
+    state.tensors = {"STATE": tensor}
+    batcher.finish(batch, 0)
+    batcher.expire(IDLE_NS)
+    del batch, state, tensor
+    assert life() is None
