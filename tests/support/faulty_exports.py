@@ -331,6 +331,27 @@ def trained(*kinds: type[nn.Module]) -> Callable[[nn.Module], nn.Module]:
     return leave
 
 
+def without_layer(name: str) -> Callable[[nn.Module], nn.Module]:
+    """One layer's weight forgotten, as a checkpoint without it leaves it."""
+
+    def forget(model: nn.Module) -> nn.Module:
+        weight = model.get_submodule(name).weight
+        assert isinstance(weight, torch.Tensor)
+        nn.init.zeros_(weight)
+        return model
+
+    return forget
+
+
+def of_another_epoch(model: nn.Module) -> nn.Module:
+    """All weights a step of training further."""
+    torch.manual_seed(99)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    return model
+
+
 def rounded_to_half(model: nn.Module) -> nn.Module:
     """Weights stored in FP16, as a converter leaves them."""
     with torch.no_grad():

@@ -6,11 +6,14 @@ shown and not guessed.
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -38,8 +41,10 @@ class SourceFault(StrEnum):
     INT8 = "weights and activations quantised to INT8"
     UINT8 = "weights with a zero point and activations quantised to UINT8"
     INT8_CHANNEL = "weights, each output channel by itself, and activations quantised to INT8"
+    OTHER_WEIGHTS = "other weights"
 
 
+_FAR: Final = 0.02
 _HAS_BATCH_STATISTICS: Final = (
     nn.BatchNorm1d,
     nn.BatchNorm2d,
@@ -59,13 +64,57 @@ _WITH_TABLES: Final = _WITH_ZERO_POINT | {SourceFault.INT8_TABLES}
 _INT8: Final = _PER_CHANNEL | _WITH_ACTIVATIONS | _WITH_TABLES | {SourceFault.INT8_WEIGHTS}
 
 
+Weights = Mapping[str, torch.Tensor]
+"""Name of a parameter or buffer of the module -> what a file has in its place."""
+
+
+def other_weights(flat: FlatModel, found: Mapping[str, npt.NDArray[Any]]) -> Weights:
+    """Those weights of a file that the module has too, and with other values.
+
+    Args:
+        flat: the module.
+        found: the file's, by its own names: those of the module, or with a path before them.
+    """
+    state = flat.state_dict()
+    differing = {}
+    for name, own in state.items():
+        same = [
+            array
+            for other, array in found.items()
+            if f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}")
+        ]
+        # A counter of batches changes no answer.
+        if len(same) != 1 or same[0].shape != own.shape or not own.is_floating_point():
+            continue
+        tensor = torch.from_numpy(np.array(same[0])).to(own.dtype)
+        if not torch.equal(tensor, own):
+            differing[name] = tensor
+    return differing
+
+
+def are_far(flat: FlatModel, weights: Weights) -> bool:
+    """Whether weights are too far from the module's own to be a rounding of them.
+
+    INT8 moves a weight by at most 0.4 % of the largest. The running statistics of a batch norm are
+    moved by every run in train mode, and show nothing by themselves.
+    """
+    return any(
+        name in weights
+        and bool((weights[name] - own).abs().max() > _FAR * own.detach().abs().max())
+        for name, own in flat.named_parameters()
+    )
+
+
 def possible_faults(flat: FlatModel) -> list[SourceFault]:
-    """Those that would change this module at all, as far as its parts show."""
+    """Those that would change this module at all, as far as its parts show.
+
+    ``OTHER_WEIGHTS`` is not among them: the module doesn't know what a file has.
+    """
     parts = list(flat.modules())
     has_norm = any(isinstance(part, _HAS_BATCH_STATISTICS) for part in parts)
     has_weights = any(True for _ in flat.parameters())
     is_quantised = any(isinstance(part, _QUANTISED) for part in parts)
-    impossible: set[SourceFault] = set()
+    impossible = {SourceFault.OTHER_WEIGHTS}
     if not has_norm:
         impossible.add(SourceFault.BATCH_NORM)
     if not has_weights:
@@ -76,7 +125,10 @@ def possible_faults(flat: FlatModel) -> list[SourceFault]:
 
 
 def put_faults(
-    flat: FlatModel, faults: Iterable[SourceFault], example: Sequence[torch.Tensor]
+    flat: FlatModel,
+    faults: Iterable[SourceFault],
+    example: Sequence[torch.Tensor],
+    weights: Weights = MappingProxyType({}),
 ) -> Answering:
     """A copy of the module that has the faults; the module itself is left alone.
 
@@ -84,6 +136,7 @@ def put_faults(
         flat: the module in eval mode.
         faults: any number, at most one of them in FP16, BF16 or INT8.
         example: inputs of the flat model to trace it with; only ``TRACED`` uses them.
+        weights: that ``OTHER_WEIGHTS`` puts in.
 
     Raises:
         Exception: what torch raises where the module can't be copied or traced.
@@ -91,6 +144,8 @@ def put_faults(
     chosen = frozenset(faults)
     model = copy.deepcopy(flat).eval()
     _set_train_mode(model, chosen)
+    if SourceFault.OTHER_WEIGHTS in chosen:
+        model.load_state_dict(dict(weights), strict=False)
     for fault in chosen & _INT8:
         _quantise(model, fault)
     if SourceFault.HALF_WEIGHTS in chosen:

@@ -60,10 +60,10 @@ class OnnxFileHop:
 
     name = ARTIFACT_HOP
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, model: Path | bytes) -> None:
         import onnxruntime  # noqa: PLC0415  # see the module's docstring
 
-        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         self._output_names = [output.name for output in self._session.get_outputs()]
 
     def refusal(self) -> str:
@@ -165,7 +165,7 @@ def _load_torchscript(path: Path) -> Callable[..., Any]:
 def _load_program(path: Path) -> Callable[..., Any]:
     import torch  # noqa: PLC0415  # see the module's docstring
 
-    if _is_compiled(path):
+    if is_compiled(path):
         import torch._inductor  # noqa: PLC0415  # four seconds that only a compiled package needs
 
         compiled: Callable[..., Any] = torch._inductor.aoti_load_package(str(path))
@@ -174,7 +174,7 @@ def _load_program(path: Path) -> Callable[..., Any]:
     return module
 
 
-def _is_compiled(path: Path) -> bool:
+def is_compiled(path: Path) -> bool:
     """Whether a ``.pt2`` file holds machine code by AOTInductor, not an exported program."""
     with zipfile.ZipFile(path) as package:
         return any("data/aotinductor/" in name for name in package.namelist())

@@ -24,6 +24,7 @@ from naiad.verify.likeness import (
     Sample,
     are_near,
     are_same_draws,
+    could_be_near,
     is_alike,
     is_random,
 )
@@ -55,6 +56,7 @@ class Suspicion:
         laboratory: the source model, where --source gave it.
         is_source_right: it answers what was recorded at the export.
         base: something else that answers rightly, such as the file alone for a served hop.
+        in_eval_mode: the hop with all of it in eval mode; None where none of it is in train mode.
         clock: that the budget is measured by.
         budget_s: when to give up.
     """
@@ -67,6 +69,7 @@ class Suspicion:
     laboratory: "Laboratory | None" = None
     is_source_right: bool = True
     base: Hop | None = None
+    in_eval_mode: Hop | None = None
     budget_s: float = 120.0
 
 
@@ -78,6 +81,55 @@ def find_causes(suspicion: Suspicion) -> list[Explanation]:
     if not suspicion.is_source_right:
         # It is another model, so what it answers with a fault shows nothing about this one.
         suspicion = replace(suspicion, laboratory=None)
+    without_source = suspicion.laboratory is None
+    found = _left_in_train_mode(suspicion) if without_source else []
+    found = found or _search(suspicion)
+    if not without_source and not found:
+        found = _left_in_train_mode(suspicion)
+    return found or [_unexplained(suspicion)]
+
+
+def _left_in_train_mode(suspicion: Suspicion) -> list[Explanation]:
+    """The file itself tells: with its layers in eval mode it is right, or has one more fault."""
+    mended = suspicion.in_eval_mode
+    if mended is None:
+        return []
+    name = suspicion.hop.name
+    told = Explanation(
+        Cause.TRAIN_MODE,
+        name,
+        f"exported in train mode: '{name}' holds dropout or batch norm in train mode, and with "
+        "them set to evaluation it answers what the model answered; call .eval() before the export",
+    )
+    after = replace(suspicion, hop=mended, in_eval_mode=None)
+    if all(_is_right(after, case) for case in suspicion.cases):
+        return [told]
+    rest = _search(after)
+    if rest:
+        return [told, *rest]
+    return [_with_moved_statistics(told)] if _is_much_nearer(suspicion, mended) else []
+
+
+def _with_moved_statistics(told: Explanation) -> Explanation:
+    return replace(
+        told,
+        sentence=f"{told.sentence}. It answers nearly so: the export moved the running statistics "
+        "of its batch norm as well",
+    )
+
+
+def _is_much_nearer(suspicion: Suspicion, mended: Hop) -> bool:
+    samples = []
+    for case in suspicion.cases:
+        before, after = _try(suspicion.hop.run, case), _try(mended.run, case)
+        if before is None or after is None:
+            return False
+        samples.append(Sample(case, expected=case.outputs, actual=after, plain=before))
+    comparable = all(could_be_near(sample) for sample in samples)
+    return comparable and are_near(suspicion.judge, samples)
+
+
+def _search(suspicion: Suspicion) -> list[Explanation]:
     answered, failed = _sort_cases(suspicion)
     found: list[Explanation] = []
     if failed:
@@ -87,7 +139,7 @@ def find_causes(suspicion: Suspicion) -> list[Explanation]:
         if differing:
             found.extend(_Search(suspicion, answered, differing[0]).run())
     unique = {explanation.cause: explanation for explanation in reversed(found)}
-    return list(reversed(unique.values())) or [_unexplained(suspicion)]
+    return list(reversed(unique.values()))
 
 
 def _covers(found: Sequence[Explanation]) -> bool:
@@ -276,13 +328,18 @@ class _Search:
             *(((reading,), ()) for reading in mixing),
             *(((), (reference,)) for reference in late),
         ]
-        return singles, _pairs(readings, [r for r in references if not r.is_blunt])
+        laboratory = self.suspicion.laboratory
+        # Where the file has other weights, they are one of the two.
+        has_other = laboratory is not None and laboratory.is_other_state
+        sharp = [r for r in references if not r.is_blunt]
+        return singles, _pairs(readings, sharp, Cause.OTHER_WEIGHTS if has_other else None)
 
     def _references(self) -> list[Reference]:
         laboratory, cases = self.suspicion.laboratory, self.suspicion.cases
         found = list(output_references(cases))
         if laboratory is not None:
-            found = [*source_references(laboratory.possible), *found]
+            own = source_references(laboratory.possible, laboratory.other_weights)
+            found = [*own, *found]
         if laboratory is not None or self.suspicion.base is not None:
             found = [*input_references(cases), *found]
         return [r for r in found if r.is_random == self._is_random]
@@ -389,10 +446,17 @@ class _Search:
         return [Explanation(cause, hop, text.replace("{hop}", hop)) for cause, text in told]
 
 
-def _pairs(readings: Sequence[Reading], references: Sequence[Reference]) -> Iterator[_Hypothesis]:
-    for reference, reading in itertools.product(references, readings):
+def _pairs(
+    readings: Sequence[Reading], references: Sequence[Reference], certain_cause: Cause | None
+) -> Iterator[_Hypothesis]:
+    certain = [r for r in references if r.cause is certain_cause]
+    uncertain = [r for r in references if r.cause is not certain_cause]
+    for reference in certain:
+        yield from (((reading,), (reference,)) for reading in readings)
+        yield from (((), (reference, other)) for other in uncertain)
+    for reference, reading in itertools.product(uncertain, readings):
         yield (reading,), (reference,)
-    for one, other in itertools.combinations(references, 2):
+    for one, other in itertools.combinations(uncertain, 2):
         if one.place != other.place:
             yield (), (one, other)
     for reading, another in itertools.combinations(readings, 2):

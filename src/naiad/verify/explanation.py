@@ -11,6 +11,7 @@ class Cause(StrEnum):
     CHANGED_FILES = "files changed since the export"
     ANOTHER_SOURCE = "another source"
     TRAIN_MODE = "train mode"
+    OTHER_WEIGHTS = "other weights"
     SWAPPED_INPUTS = "swapped inputs"
     WRONG_DATATYPE = "wrong datatype"
     LOST_DYNAMIC_DIM = "lost dynamic dim"

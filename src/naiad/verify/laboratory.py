@@ -1,8 +1,9 @@
 """The user's own module as the place for experiments: as it is served, and with faults put in."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from naiad.errors import InvalidArgumentError
@@ -16,6 +17,7 @@ from naiad.source_model.model import FlatModel, flatten_model
 from naiad.source_model.opening import open_source
 from naiad.source_model.tensors import to_tensor
 from naiad.verify.artifact import TorchHop
+from naiad.verify.artifact_contents import read_weights
 from naiad.verify.hops import HopFailedError
 from naiad.verify.subject import Subject
 
@@ -48,9 +50,17 @@ class Laboratory:
         eager: the module in eval mode, as it should be served.
         layers: with weights; how deep the model is.
         possible: the faults that can be put into this module.
+        other_weights: names of the weights that are others in the file.
+        is_other_state: some of them by more than rounding or a run in train mode explains.
     """
 
-    def __init__(self, flat: FlatModel, manifest: Manifest, example: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        flat: FlatModel,
+        manifest: Manifest,
+        example: Sequence[Any],
+        weights: Mapping[str, Array] = MappingProxyType({}),
+    ) -> None:
         self._flat = flat
         self._inputs = {tensor.name: tensor.datatype for tensor in manifest.inputs}
         self._outputs = {tensor.name: tensor.datatype for tensor in manifest.outputs}
@@ -58,7 +68,13 @@ class Laboratory:
         self.eager = self._hop(EAGER_HOP, self._answer_in_eval_mode)
         self._latest: tuple[frozenset[SourceFault], TorchHop] | None = None
         self.layers = faults.count_layers(flat)
-        self.possible: Sequence[SourceFault] = faults.possible_faults(flat)
+        self._weights = faults.other_weights(flat, weights)
+        self.other_weights: Sequence[str] = list(self._weights)
+        self.is_other_state = faults.are_far(flat, self._weights)
+        self.possible: Sequence[SourceFault] = [
+            *faults.possible_faults(flat),
+            *([SourceFault.OTHER_WEIGHTS] if self._weights else []),
+        ]
 
     def variant(self, chosen: Iterable[SourceFault]) -> TorchHop:
         """A copy of the module with faults put into it.
@@ -72,7 +88,8 @@ class Laboratory:
         names = " and ".join(sorted(faulty))
         try:
             hop = self._hop(
-                f"PyTorch eager, {names}", faults.put_faults(self._flat, faulty, self._example)
+                f"PyTorch eager, {names}",
+                faults.put_faults(self._flat, faulty, self._example, self._weights),
             )
         except Exception as error:  # copying and tracing run the user's code, which raises anything
             raise HopFailedError(f"{type(error).__name__}: {error}") from error
@@ -149,7 +166,7 @@ def open_laboratory(source: SourceDescription, subject: Subject, scratch: Path) 
         )
         raise InvalidArgumentError(msg)
     flat = flatten_model(model, names, has_batch=manifest.max_batch_size > 0)
-    return Laboratory(flat, manifest, flat.pad(model.example))
+    return Laboratory(flat, manifest, flat.pad(model.example), read_weights(subject.artifact()))
 
 
 def _golden_example(subject: Subject) -> "dict[str, torch.Tensor] | None":

@@ -58,7 +58,7 @@ def is_alike(judge: Judge, sample: Sample, likeness: Collection[Likeness]) -> bo
         return True
     if Likeness.NEAR in likeness:
         # One case has few numbers: all of them are judged together.
-        return _could_be_near(sample)
+        return could_be_near(sample)
     for kind, step in ((Likeness.HALF, _to_half), (Likeness.BRAIN, _to_brain)):
         if kind in likeness:
             return _is_in_steps(judge, sample, step)
@@ -158,7 +158,7 @@ def _is_in_steps(judge: Judge, sample: Sample, to_steps: Callable[[Array], Array
     return True
 
 
-def _could_be_near(sample: Sample) -> bool:
+def could_be_near(sample: Sample) -> bool:
     """Whether the outputs can be compared by their numbers at all."""
     return set(sample.expected) == set(sample.actual) and all(
         expected.shape == sample.actual[name].shape == sample.plain[name].shape

@@ -10,6 +10,7 @@ from naiad.errors import UnavailableError
 from naiad.inference.comparison import EXACT, Difference, Outputs, compare_outputs, worst
 from naiad.repository.golden import GoldenCase
 from naiad.verify.artifact import open_artifact
+from naiad.verify.artifact_contents import open_in_eval_mode
 from naiad.verify.causes import Suspicion, find_causes
 from naiad.verify.engine_hop import ENGINE_HOP, ENGINE_MIXED_HOP, EngineHop
 from naiad.verify.explanation import Cause, Explanation
@@ -26,6 +27,7 @@ from naiad.verify.hops import (
     reload_model,
 )
 from naiad.verify.judge import Judge
+from naiad.verify.likeness import is_random
 from naiad.verify.plots import PlotCollector
 from naiad.verify.report import ModelReport, Row, Verdict
 from naiad.verify.subject import Subject
@@ -100,6 +102,9 @@ class Proof:
         self._judge = Judge(subject.outputs(), subject.manifest.tolerances)
         self._base: Hop | None = None
         self._is_source_right = True
+        self._artifact: Hop | None = None
+        self._wrong: list[Answers] = []
+        self._repeats = True
 
     def run(self, source: str, rounds: int) -> None:
         """Ask hop after hop.
@@ -119,9 +124,12 @@ class Proof:
 
     def report(self, could_not_run: str = "") -> ModelReport:
         """What is known by now."""
-        causes = self._causes
-        if any(found.cause is not Cause.UNEXPLAINED for found in causes):
-            causes = [found for found in causes if found.cause is not Cause.UNEXPLAINED]
+        named = {found.hop for found in self._causes if found.cause is not Cause.UNEXPLAINED}
+        causes = [
+            found
+            for found in self._causes
+            if found.cause is not Cause.UNEXPLAINED or found.hop not in named
+        ]
         return ModelReport(
             model=self._subject.model,
             version=self._subject.version,
@@ -165,9 +173,15 @@ class Proof:
     def _ask_file(self, source: str) -> Answers:
         subject = self._subject
         artifact = open_artifact(subject.artifact(), subject.inputs(), list(subject.outputs()))
+        self._artifact = artifact
         answers, is_right = self._run_hop(artifact, None)
         if not is_right:
-            self._explain(artifact, subject.cases)
+            self._wrong.append(answers)
+            self._repeats = not is_random(artifact, subject.cases[0])
+            in_eval_mode = open_in_eval_mode(
+                subject.artifact(), subject.inputs(), list(subject.outputs())
+            )
+            self._explain(artifact, subject.cases, in_eval_mode)
         elif not self._is_source_right:
             self._causes.append(
                 Explanation(
@@ -211,12 +225,12 @@ class Proof:
         with engine:
             try:
                 self._max_batch_size = engine.max_batch_size()
-                _, is_right = self._run_hop(engine, file_answers)
+                answers, is_right = self._run_hop(engine, file_answers)
             except HopFailedError as error:
                 self._add([Row(ENGINE_HOP, "all", [], None, Verdict.FAILED, str(error))])
                 return
             if not is_right:
-                self._explain_first(engine)
+                self._explain_own(engine, answers, file_answers)
             self._ask_engine_together(engine)
 
     def _ask_engine_together(self, engine: EngineHop) -> None:
@@ -266,9 +280,9 @@ class Proof:
             self._add([Row(f"{transport}{suffix}", "all", [], None, Verdict.FAILED, str(error))])
             return
         try:
-            _, is_right = self._run_hop(hop, file_answers)
+            answers, is_right = self._run_hop(hop, file_answers)
             if not is_right:
-                self._explain_first(hop)
+                self._explain_own(hop, answers, file_answers)
         finally:
             hop.close()
 
@@ -410,27 +424,52 @@ class Proof:
     def _has_failed(self) -> bool:
         return any(row.verdict in _BAD for row in self._rows)
 
-    def _explain_first(self, hop: Hop) -> None:
-        """Causes of a difference, if no earlier hop differed: later ones only pass it on."""
-        if self._base is None or any(
-            row.verdict in _BAD and row.hop not in {hop.name, "PyTorch eager again"}
-            for row in self._rows
-        ):
-            return
+    def _explain_own(self, hop: Hop, answers: Answers, file_answers: Answers) -> None:
+        """Causes of what a hop does wrong by itself; not of what it passes on from an earlier one.
+
+        Args:
+            hop: that differs.
+            answers: its own, as far as there are any.
+            file_answers: of the file alone, which may be wrong too: then they are what a served
+                hop should answer.
+        """
         cases = [case for case in self._subject.cases if not self._is_too_large(case)]
+        if any(self._passes_on(cases, answers, wrong) for wrong in self._wrong):
+            return
+        self._wrong.append(answers)
+        if self._base is None:
+            if not (self._repeats and all(case.name in file_answers for case in cases)):
+                return
+            cases = [replace(case, outputs=file_answers[case.name]) for case in cases]
         self._explain(hop, cases)
 
-    def _explain(self, hop: Hop, cases: Sequence[GoldenCase]) -> None:
+    def _passes_on(self, cases: Sequence[GoldenCase], answers: Answers, wrong: Answers) -> bool:
+        """Whether a hop answers just what an earlier one that differs did."""
+        asked = {case.name for case in cases}
+        if answers.keys() & asked != wrong.keys() & asked:
+            return False
+        return all(
+            self._judge.is_equal(case, wrong[case.name], answers[case.name])
+            for case in cases
+            if case.name in answers
+        )
+
+    def _explain(
+        self, hop: Hop, cases: Sequence[GoldenCase], in_eval_mode: Hop | None = None
+    ) -> None:
         self._on_step(f"{self._subject.model}: looking for the cause")
+        is_passed_on = self._base is None and self._artifact not in {None, hop}
         suspicion = Suspicion(
             hop,
             cases,
             self._judge,
             self._clock,
             inputs=self._subject.manifest.inputs,
-            laboratory=self._laboratory,
+            # A wrong file is what the hops after it are compared with, and the source isn't it.
+            laboratory=None if is_passed_on else self._laboratory,
             is_source_right=self._is_source_right,
-            base=self._base,
+            base=self._artifact if is_passed_on else self._base,
+            in_eval_mode=in_eval_mode,
         )
         self._causes.extend(find_causes(suspicion))
 

@@ -70,10 +70,20 @@ class Reference:
 
 
 _MODULE: Final = "module"
+_WEIGHTS: Final = "weights"
+# Names of weights in a sentence.
+_SHOWN: Final = 3
 
 
-def source_references(possible: "Sequence[SourceFault]") -> Iterator[Reference]:
-    """The faults that can be put into the module itself."""
+def source_references(
+    possible: "Sequence[SourceFault]", other_weights: Sequence[str] = ()
+) -> Iterator[Reference]:
+    """The faults that can be put into the module itself.
+
+    Args:
+        possible: those that this module can have.
+        other_weights: names of the weights that the file has with other values.
+    """
     # Only with a source is torch there to be imported.
     from naiad.source_model.faults import SourceFault  # noqa: PLC0415
 
@@ -121,13 +131,26 @@ def source_references(possible: "Sequence[SourceFault]") -> Iterator[Reference]:
                 frozenset({fault}),
                 likeness=Likeness.NEAR,
             )
+    if SourceFault.OTHER_WEIGHTS in possible:
+        yield Reference(
+            Cause.OTHER_WEIGHTS,
+            f"other weights: with {_list(other_weights)} of the file in it the source model "
+            "answers what '{hop}' answers, so the file was made of another state of the model",
+            _WEIGHTS,
+            frozenset({SourceFault.OTHER_WEIGHTS}),
+        )
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def input_references(cases: Sequence[GoldenCase]) -> Iterator[Reference]:
     """Casts of inputs, and inputs that became part of the file."""
     example = cases[0]
     for name, array in example.inputs.items():
-        for told, cast in _casts(array.dtype):
+        for told, cast in (*_casts(array.dtype), *_pixels(array.dtype)):
             changes = any(_changes(cast, case.inputs[name]) for case in cases)
             if changes:
                 yield Reference(
@@ -195,6 +218,20 @@ def _casts(dtype: np.dtype[np.generic]) -> Iterator[tuple[str, Change]]:
         yield "float32", partial(_there_and_back, target="float32")
     if dtype.kind == "f":
         yield "the nearest integer", np.rint
+
+
+def _pixels(dtype: np.dtype[np.generic]) -> Iterator[tuple[str, Change]]:
+    """Values of 0 to 1 that travel as the bytes of an image's pixels."""
+    if dtype.kind == "f":
+        for told, to_whole in (("rounded", np.rint), ("cut off", np.floor)):
+            yield f"pixels of 8 bits, {told} to steps of 1/255", partial(_as_pixels, whole=to_whole)
+
+
+def _as_pixels(array: Array, whole: Change) -> Array:
+    with np.errstate(all="ignore"):
+        steps = whole(np.clip(array, 0, 1) * array.dtype.type(255))
+        pixels: Array = (steps / array.dtype.type(255)).astype(array.dtype)
+        return pixels
 
 
 def _ask_with(case: GoldenCase, name: str, change: Change) -> GoldenCase:

@@ -20,6 +20,7 @@ from naiad.repository.golden import MANIFEST_NAME, digest_files
 from naiad.source_model.description import SourceDescription
 from naiad.verify.explanation import Cause
 from naiad.verify.report import ModelReport
+from naiad.verify.server_process import ServerProcess
 from naiad.verify.verification import VerifyOptions, verify_repository
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -215,7 +216,34 @@ FAULTS: dict[str, tuple[str, Fault, set[Cause]]] = {
         asking(lambda x: (x.half().float(),)),
         {Cause.WRONG_DATATYPE},
     ),
+    "input as rounded pixels": (
+        "scaled",
+        asking(lambda x, scale: (x, (scale * 255).round().clamp(0, 255).byte() / 255)),
+        {Cause.WRONG_DATATYPE},
+    ),
+    "input as pixels cut off": (
+        "gate",
+        both(faulty.trained(), asking(lambda x: ((x.clamp(0, 1) * 255).byte() / 255,))),
+        {Cause.WRONG_DATATYPE, Cause.BAKED_CONSTANT},
+    ),
+    "a layer of zeros": ("conv_net", faulty.without_layer("conv"), {Cause.OTHER_WEIGHTS}),
+    "a layer of zeros in an encoder": (
+        "encoder",
+        faulty.without_layer("inner"),
+        {Cause.OTHER_WEIGHTS},
+    ),
+    "weights of another epoch": ("tabular", faulty.of_another_epoch, {Cause.OTHER_WEIGHTS}),
     # Two at once
+    "weights of another epoch and swapped inputs": (
+        "detector",
+        both(faulty.of_another_epoch, SWAPPED),
+        {Cause.OTHER_WEIGHTS, Cause.SWAPPED_INPUTS},
+    ),
+    "weights of another epoch and batch norm": (
+        "conv_net",
+        both(faulty.of_another_epoch, BATCH_NORM),
+        {Cause.OTHER_WEIGHTS, Cause.TRAIN_MODE},
+    ),
     "train mode and rows in reverse": (
         "tabular",
         both(faulty.trained(), reading(lambda y: y.flip(0))),
@@ -272,6 +300,21 @@ FAULTS: dict[str, tuple[str, Fault, set[Cause]]] = {
 }
 
 
+# Without --source: what the file itself tells.
+WITHOUT_SOURCE: dict[str, tuple[str, Fault, set[Cause]]] = {
+    "batch norm": ("conv_net", BATCH_NORM, {Cause.TRAIN_MODE}),
+    "dropout": ("encoder", faulty.trained(), {Cause.TRAIN_MODE}),
+    "batch norm over rows": ("tabular", faulty.trained(), {Cause.TRAIN_MODE}),
+    "dropout between layers": ("recurrent", faulty.trained(), {Cause.TRAIN_MODE}),
+    "all of it": ("conv_net", faulty.trained(), {Cause.TRAIN_MODE}),
+    "dropout and transposed output": (
+        "encoder",
+        both(faulty.trained(), reading(lambda y: y.transpose(1, 2))),
+        {Cause.TRAIN_MODE, Cause.TRANSPOSED_LAYOUT},
+    ),
+    "another fault": ("encoder", faulty.without_layer("inner"), {Cause.UNEXPLAINED}),
+}
+
 # What no experiment shows must not get a name: a blunt experiment would give it one.
 UNEXPLAINED: dict[str, tuple[str, Fault]] = {
     "outputs doubled": ("encoder", reading(lambda y: 2 * y)),
@@ -284,7 +327,9 @@ SAMPLE = {
     "batch norm in train mode", "dropout of an encoder", "inputs swapped", "outputs swapped",
     "input cast to integers", "tokens fixed", "a decision baked", "a constant that is no example's",
     "rows mixed", "last of tied indices", "weights in FP16", "float noise", "NaN",
-    "clips channels last", "train mode and layout", "outputs one percent off",
+    "clips channels last", "train mode and layout", "outputs one percent off", "a layer of zeros",
+    "input as rounded pixels", "dropout and transposed output", "another fault",
+    "each its own fault",
 }  # fmt: skip
 
 
@@ -350,6 +395,15 @@ def test_a_seeded_fault_is_named(exported: Path, tmp_path: Path, label: str) -> 
     assert {found.cause for found in report.causes} == causes, [f.sentence for f in report.causes]
 
 
+@pytest.mark.parametrize("label", sampled(WITHOUT_SOURCE))
+def test_without_a_source_the_file_tells_of_train_mode(
+    exported: Path, tmp_path: Path, label: str
+) -> None:
+    name, fault, causes = WITHOUT_SOURCE[label]
+    report = run(damage(exported, tmp_path, name, fault), name, has_source=False)
+    assert {found.cause for found in report.causes} == causes, [f.sentence for f in report.causes]
+
+
 @pytest.mark.parametrize("label", sampled(UNEXPLAINED))
 def test_what_no_experiment_shows_is_called_unexplained(
     exported: Path, tmp_path: Path, label: str
@@ -359,6 +413,54 @@ def test_what_no_experiment_shows_is_called_unexplained(
     (found,) = report.causes
     assert found.cause == Cause.UNEXPLAINED, found.sentence
     assert "max abs" in found.sentence
+
+
+SERVED: dict[str, tuple[str, Fault, Fault, list[tuple[str, Cause]]]] = {
+    "each its own fault": (
+        "detector",
+        SWAPPED,
+        both(SWAPPED, OUTPUTS_SWAPPED),
+        [
+            ("exported file alone", Cause.SWAPPED_INPUTS),
+            ("served, HTTP JSON", Cause.OUTPUT_ORDER),
+        ],
+    ),
+    "the file's fault passed on": (
+        "detector",
+        SWAPPED,
+        SWAPPED,
+        [("exported file alone", Cause.SWAPPED_INPUTS)],
+    ),
+    "a random file passed on": (
+        "encoder",
+        faulty.trained(),
+        faulty.trained(),
+        [("exported file alone", Cause.TRAIN_MODE)],
+    ),
+    "a right file and another served": (
+        "triple",
+        lambda model: model,
+        asking(lambda anchor, near, far: (anchor, far, near)),
+        [("served, HTTP JSON", Cause.SWAPPED_INPUTS)],
+    ),
+}
+
+
+@pytest.mark.parametrize("label", sampled(SERVED))
+def test_each_hop_has_the_cause_of_its_own_fault(
+    exported: Path, tmp_path: Path, label: str
+) -> None:
+    name, of_file, of_server, expected = SERVED[label]
+    ours = damage(exported, tmp_path / "ours", name, of_file)
+    with ServerProcess(damage(exported, tmp_path / "served", name, of_server)) as server:
+        (report,) = verify_repository(
+            VerifyOptions(
+                ours, (name,), server.address, server.grpc_address,
+                source=SourceDescription(source=f"tests.support.faulty_exports:{name}"),
+            )
+        ).models  # fmt: skip
+    found = [(told.hop, told.cause) for told in report.causes]
+    assert found == expected, [told.sentence for told in report.causes]
 
 
 @pytest.mark.parametrize("name", faulty.MODELS)
