@@ -157,6 +157,12 @@ def _advice(chosen: Format) -> str:
             "A traced model keeps one path through its Python code and the sizes that it took as "
             "numbers; make it scriptable, or use the format onnx or pt2"
         )
+    if chosen.name == "aoti":
+        return (
+            "torch's compiler takes decisions by the size of the example (where it is even, a "
+            "pooling with ceil_mode no longer rounds up): try an example of odd sizes, or use the "
+            "format pt2 or onnx"
+        )
     return (
         "Indices (argmax, topk) may differ where values are tied; other differences come from "
         "operators that the two run apart: raise the tolerance if it is harmless, or use another "

@@ -157,6 +157,19 @@ def test_an_encoder_layer_runs_at_other_batch_sizes_and_lengths(to_onnx: Exporte
     assert layer.training
 
 
+def test_attention_runs_at_other_batch_sizes_and_lengths(to_onnx: Exporter) -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    query, key = torch.randn(1, 5, 8), torch.randn(1, 3, 8)
+    result = to_onnx(
+        layer, query, key, key,
+        dynamic={"query": {0: "rows", 1: "asked"}, "key": {0: "rows", 1: "known"},
+                 "value": {0: "rows", 1: "known"}},
+    )  # fmt: skip
+    assert [record.shape for record in result.outputs] == [(-1, -1, 8), (-1, -1, -1)]
+    assert {case.inputs["key"].shape[0] for case in read_cases(result.path)} > {1, 2}
+    assert result.max_difference < 1e-5
+
+
 class DataDependent(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2 if bool(x.sum() > 0) else x - 2

@@ -1,7 +1,8 @@
 """TorchScript and .pt2: what each keeps of a model, and what it cannot."""
 
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -172,3 +173,69 @@ def test_token_ids_stay_in_the_range_of_the_example(tmp_path: Path, form: Format
     assert set(masks.tolist()) == {0, 1}
     assert {case.inputs["input_ids"].shape[1] for case in cases} == {3, 4, 5}
     assert result.inputs[0].shape == (-1, -1)
+
+
+class WeightedSum(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return a + 10 * b + 100 * c
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_one_tensor_for_three_inputs_stays_three_inputs(tmp_path: Path, form: FormatName) -> None:
+    same = torch.ones(1, 2)
+    result = publish(tmp_path, WeightedSum(), (same, same, same), form, torchscript="trace")
+    cases = [[*case.inputs.values(), *case.outputs.values()] for case in read_cases(result.path)]
+    # The example itself has one value for all three.
+    assert any(not np.array_equal(a, b) for a, b, _c, _sum in cases)
+    for a, b, c, weighted in cases:
+        np.testing.assert_allclose(weighted, a + 10 * b + 100 * c, rtol=1e-4, atol=1e-4)
+
+
+class Sizes(NamedTuple):
+    width: int
+    height: int
+
+
+class HoldsATuple(nn.Module):
+    """TorchScript knows named tuples, and not as attributes of a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = Sizes(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.sizes.width + self.sizes.height
+
+
+def _without_source() -> nn.Module:
+    """A module whose code is in no file, as one that was typed into a shell."""
+    names: dict[str, Any] = {"nn": nn}
+    code = "class Typed(nn.Module):\n    def forward(self, x):\n        return x * 2 + 3\n"
+    exec(compile(code, "<typed>", "exec"), names)
+    made: nn.Module = names["Typed"]()
+    return made
+
+
+@pytest.mark.parametrize("make", [HoldsATuple, _without_source])
+def test_what_torchscript_cannot_read_is_traced_and_right(tmp_path: Path, make: Any) -> None:
+    result = publish(tmp_path, make(), (torch.randn(1, 2),), "torchscript")
+    assert any("traced, because torch.jit.script cannot" in note for note in result.notes)
+    case = next(read_cases(result.path))
+    np.testing.assert_allclose(
+        next(iter(case.outputs.values())), case.inputs["x"] * 2 + 3, rtol=1e-6
+    )
+
+
+@pytest.mark.full  # a C++ compiler runs twice, for ten seconds and more
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+def test_a_compiled_package_rounds_up_only_as_its_example_did(tmp_path: Path) -> None:
+    # torch's compiler leaves ceil_mode out where it changes nothing at the example's size, and its
+    # package doesn't check that it is asked for such a size.
+    pool = nn.MaxPool2d(2, 2, ceil_mode=True)
+    options: dict[str, Any] = {"dynamic": {"input": {2: "height"}}, "max_batch_size": 0}
+    with pytest.raises(DisagreementError, match="an example of odd sizes"):
+        publish(tmp_path, pool, (torch.randn(1, 1, 8, 6),), "aoti", **options)
+    result = publish(tmp_path, pool, (torch.randn(1, 1, 9, 6),), "aoti", **options)
+    assert any("for this kind of CPU" in note for note in result.notes)
+    assert {case.inputs["INPUT__0"].shape[2] % 2 for case in read_cases(result.path)} == {0, 1}
