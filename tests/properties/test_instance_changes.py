@@ -34,8 +34,9 @@ class Executor:
         self.limited: LimitedScheduler | None = None
         if is_limited:
             self.limited = LimitedScheduler(self.scheduler, RateLimiter(), [CLAIMS[0]] * 2)
-            self.limited.begin(lambda: None)
+            self.limited.begin(self.note_turn)
             self.scheduler = self.limited
+        self.has_turn = False
         self.running: dict[int, Batch | None] = dict.fromkeys(range(FIRST_COUNT))
         self.leaving: set[int] = set()
         self.next_number = FIRST_COUNT
@@ -55,7 +56,17 @@ class Executor:
         self.scheduler.set_instances(numbers, 0)
         self.tick()
 
+    def note_turn(self) -> None:
+        """The limiter's word, in the middle of something; the loop comes to it after."""
+        self.has_turn = True
+
     def tick(self) -> None:
+        self.look()
+        while self.has_turn:
+            self.has_turn = False
+            self.look()
+
+    def look(self) -> None:
         for number in list(self.leaving):
             if self.scheduler.release(number) and self.running[number] is None:
                 del self.running[number]

@@ -177,9 +177,12 @@ async def test_a_model_asks_others_and_the_repository(tmp_path: Path) -> None:
         assert family.metrics[0].value == 3
 
 
-@pytest.mark.parametrize("key", ["EXECUTION_ENV_PATH", "EXECUTE_TIMEOUT_MS"])
-async def test_what_needs_a_process_is_refused(tmp_path: Path, key: str) -> None:
-    extra = IN_PROCESS + f'parameters {{ key: "{key}" value {{ string_value: "1" }} }}\n'
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY/env"), ("EXECUTE_TIMEOUT_MS", "1")],
+)
+async def test_what_needs_a_process_is_refused(tmp_path: Path, key: str, value: str) -> None:
+    extra = IN_PROCESS + f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
     write_model(tmp_path, "echo", ECHO, extra=extra)
     async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
         with pytest.raises(Exception, match=f"parameter '{key}' needs a process of its own"):
