@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 HERE = Path(__file__).parent
@@ -89,8 +89,9 @@ class Selection:
     command: str = SERVE
 
     def is_whole(self) -> bool:
-        """Whether every case of the corpus's HTTP half runs, so that unused entries are stale."""
-        return not (self.sessions or self.only or self.is_stateless_only or self.url)
+        """Whether every case of the corpus runs, so that unused entries are stale."""
+        is_part = self.sessions or self.only or self.is_stateless_only or self.url
+        return not is_part and set(self.protocols) == set(get_args(Protocol))
 
     def cases(self, session: str, protocol: Protocol) -> list[Case]:
         """The cases of a session in the order that they were recorded in."""

@@ -41,6 +41,6 @@ def test_the_response_cache_answers_and_counts_as_recorded() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_every_recorded_answer() -> None:
-    report = compare(Selection())
+    report = compare(Selection(protocols=("http", "grpc")))
 
     assert report.is_clean(), faults(report)
