@@ -40,10 +40,14 @@ class TritonPythonModel:
             if order == "hang":
                 time.sleep(3600)
             if order in {"fork", "daemon"}:
+                is_set, sets = os.pipe()
                 if (forked := os.fork()) == 0:
                     if order == "daemon":
                         os.setsid()
+                    os.write(sets, b"1")
                     time.sleep(20)
+                # What ends with this process is its group; the daemon has left that by now.
+                os.read(is_set, 1)
                 print("forked", forked, flush=True)
                 os._exit(5)
             if order == "sys.exit":
