@@ -203,7 +203,6 @@ class _InProcessHost(Host):
         self.instance_name = arguments["model_instance_name"]
         self.model_directory = arguments["model_directory"]
         self.is_decoupled = arguments["is_decoupled"] == "1"
-        self.can_infer = False
         self._services = services
         self._instance = instance
         self._metrics = MetricHolder(services.custom_metrics)
@@ -237,10 +236,6 @@ class _InProcessHost(Host):
         is_decoupled: bool,
     ) -> int:
         """See `Host`."""
-        if not self.can_infer:
-            raise pb_utils.TritonModelException(
-                "BLS is only supported during the 'execute' function."
-            )
         key = next(self._keys)
 
         def answer(response: InferResponse) -> None:

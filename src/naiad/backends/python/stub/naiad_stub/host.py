@@ -19,12 +19,14 @@ class Host:
         instance_name: of the instance.
         model_directory: the folder of the version.
         is_decoupled: a request may have any number of responses.
+        can_infer: other models may be asked: after ``initialize`` and before ``finalize``.
     """
 
     model_name = ""
     instance_name = ""
     model_directory = ""
     is_decoupled = False
+    can_infer = False
 
     def respond(self, key: int, response: wire.WireResponse, *, is_final: bool) -> None:
         """Answer the request that came with ``key``."""
@@ -37,7 +39,7 @@ class Host:
         *,
         is_decoupled: bool,
     ) -> int:
-        """Ask another model.
+        """Ask another model, which is done only while ``can_infer``.
 
         Args:
             request: what is asked.

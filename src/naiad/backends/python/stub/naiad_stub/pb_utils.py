@@ -23,7 +23,7 @@ from .host import Host, HostError, binding
 from .metrics import Metric, MetricFamily, MetricKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
@@ -622,7 +622,7 @@ class InferenceRequest:
             decoupled: take any number of responses; returns an iterator over them.
         """
         calls = _Responses()
-        calls.key = _host().infer(self._to_wire(), calls.put, is_decoupled=decoupled)
+        calls.key = self._ask(calls.put, is_decoupled=decoupled)
         if decoupled:
             return ResponseIterator(calls)
         return calls.only()
@@ -647,8 +647,16 @@ class InferenceRequest:
                 loop.call_soon_threadsafe(lambda: finish(calls.only()))
 
         iterator = ResponseIterator(calls) if decoupled else None
-        calls.key = _host().infer(self._to_wire(), put, is_decoupled=decoupled)
+        calls.key = self._ask(put, is_decoupled=decoupled)
         return future
+
+    def _ask(
+        self, on_response: Callable[[wire.WireResponse, bool], None], *, is_decoupled: bool
+    ) -> int:
+        host = _host()
+        if not host.can_infer:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        return host.infer(self._to_wire(), on_response, is_decoupled=is_decoupled)
 
     def _to_wire(self) -> wire.WireRequest:
         return wire.WireRequest(

@@ -39,7 +39,6 @@ class ProcessHost(Host):
         self._inferring: dict[int, Callable[[wire.WireResponse, bool], None]] = {}
         self._calling: dict[int, queue.SimpleQueue[tuple[bool, str]]] = {}
         self.is_executing = False
-        self.can_infer = False
 
     def respond(self, key: int, response: wire.WireResponse, *, is_final: bool) -> None:
         """See `Host`."""
@@ -62,10 +61,6 @@ class ProcessHost(Host):
         is_decoupled: bool,
     ) -> int:
         """See `Host`."""
-        if not self.can_infer:
-            raise pb_utils.TritonModelException(
-                "BLS is only supported during the 'execute' function."
-            )
         key = next(self._keys)
         writer = self._channel.writer()
         try:
