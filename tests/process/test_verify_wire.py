@@ -41,6 +41,7 @@ from naiad.verify.wire import (
 
 pytestmark = pytest.mark.slow
 
+WAIT_S = 20.0
 RECORDED = Path(__file__).parent.parent / "conformance" / "recorded" / "repository"
 DATA: dict[str, Any] = {
     "BOOL": np.array([[True, False]]),
@@ -294,6 +295,20 @@ def test_a_grpc_server_without_streams_has_no_such_hop(make: Any) -> None:
     with pytest.raises(CallFailedError) as caught:
         caller.infer({"IN": DATA["FP32"]})
     assert not isinstance(caught.value, MissingError)
+    caller.close()
+    server.stop(None).wait()
+
+
+def test_a_stream_that_ended_before_the_call_still_says_why() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    asked = replace(target("127.0.0.1:1", "FP32"), grpc_address=f"127.0.0.1:{port}")
+    caller = TritonGrpcCaller(asked, is_stream=True)
+    caller._answers.put(caller._answers.get(timeout=WAIT_S))  # the stream's end has been reported
+    for _ in range(2):
+        with pytest.raises(MissingError, match="this server has no ModelStreamInfer"):
+            caller.infer({"IN": DATA["FP32"]})
     caller.close()
     server.stop(None).wait()
 

@@ -85,6 +85,7 @@ class TritonGrpcCaller:
             private_key=_as_text(credentials.key or credentials.certificate),
         )  # fmt: skip
         self._answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        self._end: Exception | None = None
         self._is_stream = is_stream
         if is_stream:
             self._client.start_stream(
@@ -122,9 +123,16 @@ class TritonGrpcCaller:
                 headers=self._metadata,
                 **arguments,
             )
-        self._client.async_stream_infer(self._target.model, **arguments)
+        try:
+            self._client.async_stream_infer(self._target.model, **arguments)
+        except self._library.InferenceServerException:
+            # The stream has ended; this text only points to what the callback was given.
+            if self._end is not None:
+                raise self._end from None
         result, error = self._answers.get(timeout=TIMEOUT_S)
         if error is not None:
+            if error.status() is not None:  # the stream's own error, not one answer's
+                self._end = error
             raise error
         return result
 
