@@ -198,6 +198,21 @@ class RequestInstance(WatchedInstance, Protocol):
         ...
 
 
+@runtime_checkable
+class PromptInstance(RequestInstance, Protocol):
+    """One that need not be given every batch by a thread of its own."""
+
+    def begin_at_once(self, batch: RequestBatch) -> bool:
+        """Begin a batch on the loop, or decline where that would mean to wait or to copy much.
+
+        Must not raise.
+
+        Returns:
+            False where nothing has been done with the batch.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
     """A request that a model makes.

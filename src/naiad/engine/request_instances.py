@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from naiad.backends.base import Answer, ModelResponse, RequestInstance
+from naiad.backends.base import Answer, ModelResponse, PromptInstance, RequestBatch, RequestInstance
 from naiad.clock import Clock
 from naiad.engine.instances import Execution
 from naiad.engine.reshape import Reshaper
@@ -109,6 +109,9 @@ class RequestThread:
     def __init__(self, name: str, instance: RequestInstance, clock: Clock) -> None:
         self.instance = instance
         self._clock = clock
+        self._begin_at_once = (
+            instance.begin_at_once if isinstance(instance, PromptInstance) else _decline
+        )
         self._inbox: SimpleQueue[RequestExecution | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -117,7 +120,10 @@ class RequestThread:
         """Let the instance begin a batch; called on the loop, once the last one is finished."""
         if isinstance(execution, RequestExecution):
             execution.thread = self
-            self._inbox.put(execution)
+            execution.start_ns = execution.input_end_ns = self._clock.now_ns()
+            # To wake a thread takes longer than to pass on a small batch.
+            if not self._begin_at_once(execution):
+                self._inbox.put(execution)
 
     def close(self) -> None:
         """Let the thread close its instance and end; returns when it has. Blocks."""
@@ -372,3 +378,7 @@ class RequestAnswers:
             if not execution.end_ns:
                 execution.output_start_ns = execution.end_ns = now_ns
             record_execution(request.trace, request, execution, outputs, now_ns)
+
+
+def _decline(_: RequestBatch) -> bool:
+    return False

@@ -82,6 +82,26 @@ class Channel:
             self._send_now(self._release_frame() + head + payload)
         self._flush()
 
+    def try_send(self, kind: int, key: int, payload: bytes) -> bool:
+        """Send a small frame if that takes no waiting; False where nothing was sent."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            released = self._release_frame()
+            data = released + wire.HEAD.pack(len(payload), kind, 0, key) + payload
+            try:
+                count = self._socket.send(data, socket.MSG_DONTWAIT)
+            except OSError:  # full, or gone, which `send` tells from each other
+                if released:
+                    self._take_back(released)
+                return False
+            if count < len(data):  # a frame that has begun must go on
+                self._send_now(data[count:])
+        finally:
+            self._lock.release()
+        self._flush()
+        return True
+
     def post(self, kind: int, key: int = 0, payload: bytes = b"", flags: int = 0) -> None:
         """Send a small frame without ever waiting.
 
