@@ -151,11 +151,13 @@ class Load:
     async def open(self, per_s: float) -> None:
         """Ask whatever is answered."""
         self.begin()
+        # The same arrivals for every setting, so that what they did compares.
+        arrivals = random.Random(0)
         due = time.perf_counter()
         while due < self._end:
             while due <= time.perf_counter():
                 self.send(_do_nothing, due)
-                due += random.expovariate(per_s)
+                due += arrivals.expovariate(per_s)
             # uvloop's timers are of whole milliseconds, and a shorter one would be no rest at all:
             # it would take a core from what is measured.
             await asyncio.sleep(max(due - time.perf_counter(), 0.001))
