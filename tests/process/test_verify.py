@@ -156,14 +156,14 @@ def test_a_faithful_export_is_equal_at_every_hop(folder: Path) -> None:
         hops = list(dict.fromkeys(row["hop"] for row in rows))
         assert hops == [
             "exported file alone",
-            "in the engine, no wire",
-            "in the engine, in one batch",
+            "in the engine",
+            "in the engine, mixed",
             "served, HTTP JSON",
             "served, HTTP binary",
             "served, gRPC",
             "served, gRPC stream",
             "served, 16 clients",
-            "served, HTTP binary, after a reload",
+            "served, reloaded",
         ]
         assert {row["batch"] for row in rows} == {"1", "2", "3", "8", "mixed"}
         served = [row for row in rows if row["hop"].startswith("served, HTTP")]
@@ -263,7 +263,7 @@ def test_a_server_that_swaps_inputs_is_told_from_a_file_that_does(
     assert set(rows["served, HTTP binary"]) == {"DIFFERENT"}
     (cause,) = document["models"][0]["causes"]
     assert (cause["cause"], cause["hop"]) == ("swapped inputs", "served, HTTP JSON")
-    assert "in the engine, no wire" not in rows
+    assert "in the engine" not in rows
 
 
 def test_an_export_in_train_mode_is_found_and_named(damaged: Path) -> None:

@@ -12,7 +12,9 @@ from naiad.printable import terminal_text
 _LOWEST_WIDTH: Final = 40
 
 
-def make_console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
+def make_console(
+    file: IO[str] | None = None, *, stderr: bool = False, lowest_width: int = _LOWEST_WIDTH
+) -> Console:
     """A console as wide as the terminal, and wide enough that nothing is lost.
 
     What models and files say is shown, and never obeyed.
@@ -20,9 +22,10 @@ def make_console(file: IO[str] | None = None, *, stderr: bool = False) -> Consol
     Args:
         file: to write to; else the standard output of the time of writing.
         stderr: the standard error instead.
+        lowest_width: that a table needs; a narrower terminal breaks its lines.
     """
     console = _SafeConsole(file=file, stderr=stderr)
-    console.width = max(console.width, _LOWEST_WIDTH)
+    console.width = max(console.width, lowest_width)
     return console
 
 

@@ -107,7 +107,7 @@ def verify(**given: Any) -> None:
     Exit codes: 0 every hop holds, 1 something differs (the cause is named where an experiment
     shows it), 2 the comparison could not be run.
     """
-    from naiad.verify.report import ExitCode, print_report
+    from naiad.verify.report import TABLE_WIDTH, ExitCode, print_report
     from naiad.verify.verification import VerifyOptions
 
     if given["grpc_url"] is not None and given["url"] is None:
@@ -135,7 +135,7 @@ def verify(**given: Any) -> None:
         sys.exit(ExitCode.COULD_NOT_RUN)
     # Files first: a reader that has seen enough closes the pipe of the table.
     failure = _write_files(report, given)
-    print_report(report, make_console())
+    print_report(report, make_console(lowest_width=TABLE_WIDTH))
     if failure:
         click.echo(f"naiad verify: cannot write the report: {failure}", err=True)
         sys.exit(ExitCode.COULD_NOT_RUN)

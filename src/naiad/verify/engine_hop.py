@@ -24,8 +24,8 @@ from naiad.verify.hops import HopFailedError
 if TYPE_CHECKING:
     from naiad.engine.engine import Engine
 
-ENGINE_HOP: Final = "in the engine, no wire"
-ENGINE_MIXED_HOP: Final = "in the engine, in one batch"
+ENGINE_HOP: Final = "in the engine"
+ENGINE_MIXED_HOP: Final = "in the engine, mixed"
 
 
 class EngineHop:

@@ -86,8 +86,8 @@ class ServedHop:
         HopFailedError: nobody listens.
     """
 
-    def __init__(self, target: Target, transport: Transport, *, suffix: str = "") -> None:
-        self.name = f"{transport}{suffix}"
+    def __init__(self, target: Target, transport: Transport, *, name: str = "") -> None:
+        self.name = name or str(transport)
         self._target = target
         self._transport = transport
         try:

@@ -45,7 +45,8 @@ OnHop = Callable[[str, Sequence[Row]], None]
 Answers = dict[str, Outputs]
 """Name of a golden case -> what a hop answered to it."""
 
-_RELOADED: Final = ", after a reload"
+# Asked by HTTP with binary tensors, after the server has loaded the model anew.
+RELOADED_HOP: Final = "served, reloaded"
 _BAD: Final = frozenset({Verdict.DIFFERENT, Verdict.FAILED})
 _NS_PER_MS: Final = 1_000_000
 
@@ -207,7 +208,7 @@ class Proof:
         self._require_served(target)
         transports = [t for t in Transport if server.grpc_address or "gRPC" not in t]
         for transport in transports:
-            self._ask_wire(target, transport, "", file_answers)
+            self._ask_wire(target, transport, str(transport), file_answers)
         self._run_mixed(target, file_answers, rounds)
         if server.is_ours:
             self._ask_reloaded(target, file_answers)
@@ -272,12 +273,12 @@ class Proof:
             return
 
     def _ask_wire(
-        self, target: Target, transport: Transport, suffix: str, file_answers: Answers
+        self, target: Target, transport: Transport, name: str, file_answers: Answers
     ) -> None:
         try:
-            hop = ServedHop(target, transport, suffix=suffix)
+            hop = ServedHop(target, transport, name=name)
         except HopFailedError as error:
-            self._add([Row(f"{transport}{suffix}", "all", [], None, Verdict.FAILED, str(error))])
+            self._add([Row(name, "all", [], None, Verdict.FAILED, str(error))])
             return
         try:
             answers, is_right = self._run_hop(hop, file_answers)
@@ -291,10 +292,9 @@ class Proof:
         try:
             reload_model(target)
         except HopFailedError as error:
-            name = f"{Transport.BINARY}{_RELOADED}"
-            self._add([Row(name, "all", [], None, Verdict.FAILED, str(error))])
+            self._add([Row(RELOADED_HOP, "all", [], None, Verdict.FAILED, str(error))])
             return
-        self._ask_wire(target, Transport.BINARY, _RELOADED, file_answers)
+        self._ask_wire(target, Transport.BINARY, RELOADED_HOP, file_answers)
 
     def _is_too_large(self, case: GoldenCase) -> bool:
         """Whether the server rightly refuses the case; without a batch axis it never does."""

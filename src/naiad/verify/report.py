@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from rich import box
@@ -17,6 +17,10 @@ from naiad.inference.comparison import Difference, Tolerance, worst
 from naiad.printable import file_text, xml_text
 from naiad.verify.explanation import HARMLESS, Explanation
 from naiad.verify.plots import Plot
+
+TABLE_WIDTH: Final = 80
+# Of a table's column: up to four batch sizes of one digit, or three and one of three.
+_BATCH_WIDTH: Final = 9
 
 
 class ExitCode(IntEnum):
@@ -159,10 +163,20 @@ class Report:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """One table, then every model's problems, notes and causes, and at last the outcome."""
-    if any(model.rows for model in report.models):
-        console.print("Differences from eager PyTorch:")
-        console.print(build_table(report.models))
+    """A table for each model, then all problems, notes and causes, and at last the outcome.
+
+    Args:
+        report: to print.
+        console: of at least ``TABLE_WIDTH`` columns; a narrower one would hide numbers.
+    """
+    for model in report.models:
+        if model.rows:
+            title = Text.assemble(
+                (f"{model.model} {model.version}", "bold"), ", differences from eager PyTorch:"
+            )
+            console.print(title, soft_wrap=True)
+            console.print(build_table(model))
+            console.print()
     for model in report.models:
         _print_findings(model, console)
     if report.unverified:
@@ -182,30 +196,37 @@ def count_verdicts(report: Report) -> str:
     return ", ".join(told) or "nothing was compared"
 
 
-def build_table(models: Sequence[ModelReport]) -> Table:
+def build_table(model: ModelReport) -> Table:
     """A row for each hop and verdict: batches, differences from eager PyTorch, latency.
 
-    The numbers are the worst over the batch sizes, the latency the least. It fits into 80
-    columns, so that a continuous-integration log shows it whole.
+    The numbers are the worst over the batch sizes, the latency the least. It fits into
+    ``TABLE_WIDTH`` columns, so that a continuous-integration log shows it whole, a line for a hop.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     table.add_column("hop")
-    table.add_column("batch")
+    table.add_column("batch", no_wrap=True)
     for heading in ("max abs\ndiff", "max rel\ndiff", "ULP"):
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("same\ntop-1", "same\nbits"):
         table.add_column(heading, justify="center", no_wrap=True)
     table.add_column("ms", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for model in (model for model in models if model.rows):
-        table.add_row(Text(f"{model.model} {model.version}", style="bold"))
-        groups: dict[tuple[str, Verdict], list[Row]] = {}
-        for row in model.rows:
-            groups.setdefault((row.hop, row.verdict), []).append(row)
-        for (hop, verdict), rows in groups.items():
-            table.add_row(hop, ",".join(row.batch for row in rows), *_cells(rows), _mark(verdict))
-        table.add_section()
+    groups: dict[tuple[str, Verdict], list[Row]] = {}
+    for row in model.rows:
+        groups.setdefault((row.hop, row.verdict), []).append(row)
+    for (hop, verdict), rows in groups.items():
+        table.add_row(hop, _fold_batches(rows), *_cells(rows), _mark(verdict))
     return table
+
+
+def _fold_batches(rows: Sequence[Row]) -> str:
+    """Their batch sizes, on several lines where they are many; no number is cut in two."""
+    lines = [""]
+    for row in rows:
+        if lines[-1] and len(lines[-1]) + len(row.batch) > _BATCH_WIDTH:
+            lines.append("")
+        lines[-1] += f"{row.batch},"
+    return "\n".join(lines).rstrip(",")
 
 
 def _mark(verdict: Verdict) -> Text:

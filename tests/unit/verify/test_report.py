@@ -8,9 +8,14 @@ import pytest
 from rich.console import Console
 
 from naiad.inference.comparison import EXACT, compare
+from naiad.verify.artifact import ARTIFACT_HOP
+from naiad.verify.engine_hop import ENGINE_HOP, ENGINE_MIXED_HOP
 from naiad.verify.explanation import Cause, Explanation
+from naiad.verify.hops import ConcurrentHop, Transport
 from naiad.verify.page import format_page
+from naiad.verify.proof import RELOADED_HOP
 from naiad.verify.report import (
+    TABLE_WIDTH,
     ExitCode,
     ModelReport,
     Report,
@@ -98,18 +103,50 @@ def test_one_note_is_told_once_for_all_batches() -> None:
     assert merge_notes(rows) == ["exported file alone, batch 1, 2: no such op"]
 
 
-def test_the_table_fits_into_80_columns_and_has_one_line_for_a_hop() -> None:
-    rows = [
-        replace(row(Verdict.EQUAL), batch=batch, hop="served, HTTP binary", latency_ms=123.4)
-        for batch in ("1", "2", "3", "8")
-    ]
+def table_lines(found: Report) -> list[str]:
     out = io.StringIO()
-    print_report(report(*rows), Console(file=out, width=80))
+    print_report(found, Console(file=out, width=TABLE_WIDTH))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    (line,) = [line for line in lines if "served, HTTP binary" in line]
-    assert line.split() == ["served,", "HTTP", "binary", "1,2,3,8", "0", "0", "0", "-", "-",
-                            "123.40", "equal"]  # fmt: skip
-    assert max(map(len, lines)) <= 80
+    lines = lines[: lines.index("")]
+    assert max(map(len, lines)) <= TABLE_WIDTH
+    return lines
+
+
+@pytest.mark.parametrize(
+    "hop",
+    [ENGINE_HOP, ENGINE_MIXED_HOP, ARTIFACT_HOP, "PyTorch eager again", RELOADED_HOP,
+     ConcurrentHop.name, *Transport],
+)  # fmt: skip
+def test_the_table_fits_into_80_columns_and_has_one_line_for_a_hop(hop: str) -> None:
+    different = row(Verdict.DIFFERENT, actual=1.001)
+    rows = [
+        replace(different, batch=batch, hop=hop, same_bits=False, latency_ms=1234.5)
+        for batch in ("1", "2", "3", "128")
+    ]
+    found = [line for line in table_lines(report(*rows)) if line.startswith(hop)]
+    assert [line.removeprefix(hop).split() for line in found] == [
+        ["1,2,3,128", "1.0e-03", "1.0e-03", "8389", "-", "NO", "1234.50", "DIFFERENT"]
+    ]
+
+
+def test_many_batch_sizes_take_more_lines_and_none_is_cut() -> None:
+    batches = ["1", "2", "3", "16", "64", "1024", "65536"]
+    lines = table_lines(report(*[replace(row(Verdict.EQUAL), batch=batch) for batch in batches]))
+    start = next(i for i, line in enumerate(lines) if line.startswith("exported file alone"))
+    cells = [line[len("exported file alone") :].split()[0] for line in lines[start : start + 3]]
+    assert "".join(cells) == ",".join(batches)
+    assert [cell.strip(",").split(",") for cell in cells] == [
+        ["1", "2", "3", "16"], ["64", "1024"], ["65536"],
+    ]  # fmt: skip
+
+
+def test_a_long_model_name_is_whole_and_leaves_the_table_alone() -> None:
+    model = ModelReport("m" * 90, 1, rows=[row(Verdict.EQUAL)])
+    out = io.StringIO()
+    print_report(Report([model]), Console(file=out, width=TABLE_WIDTH))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == f"{'m' * 90} 1, differences from eager PyTorch:"
+    assert any(line.startswith("exported file alone ") for line in lines)
 
 
 def test_junit_has_a_case_for_each_row_and_the_cause_with_each_failure() -> None:
