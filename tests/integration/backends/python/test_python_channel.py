@@ -45,7 +45,7 @@ def test_a_frame_that_may_not_wait_is_sent_whole_or_not_at_all() -> None:
         count += 1
     assert count > 1
     for key in range(count):
-        assert theirs.receive() == (wire.EXECUTE, 0, key, PAYLOAD)
+        assert theirs.receive() == (wire.EXECUTE, 0, key, bytearray(PAYLOAD))
     assert ours.try_send(wire.EXECUTE, count, PAYLOAD)
     assert theirs.receive().key == count
     theirs.close()
