@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from naiad.check.config_table import ConfigRow, print_config
 from naiad.check.trial import Run
 from naiad.model_config.diagnose import Finding, format_finding
 from naiad.printable import file_text, xml_text
@@ -53,25 +52,6 @@ class ReportedFinding:
     def place(self) -> str:
         """``path:line:column``, which terminals and editors make a link of."""
         return f"{self.file}:{self.line}:{self.column}"
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigRow:
-    """One field of a config as three sources have it; "" where one has it not.
-
-    Attributes:
-        field: such as ``input IN``.
-        declared: in config.pbtxt.
-        inferred: from the model file alone.
-        effective: as it is served, with the corrections.
-        why: where the effective value comes from.
-    """
-
-    field: str
-    declared: str
-    inferred: str
-    effective: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +127,7 @@ def print_report(report: Report, console: Console) -> None:
     for model in report.models:
         console.print(Text(f"model {model.model}", style="bold"), soft_wrap=True)
         if model.rows:
-            console.print(build_table(model.rows))
+            print_config(model.rows, console)
         for line in describe_runs(model.runs):
             console.print(Text(line), soft_wrap=True)
         for finding in model.findings:
@@ -164,18 +144,6 @@ def print_report(report: Report, console: Console) -> None:
             console.print(Text(f"not run: {model.could_not_run}", style="bold red"), soft_wrap=True)
         console.print()
     console.print(Text(_summary(report), style="bold"), soft_wrap=True)
-
-
-def build_table(rows: Sequence[ConfigRow]) -> Table:
-    """Declared, inferred and effective config, and why."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("field", "declared", "inferred", "effective", "why"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        differs = row.declared not in {"", row.effective}
-        effective = Text(row.effective, style="bold green" if differs else "")
-        table.add_row(row.field, row.declared or "-", row.inferred or "-", effective, row.why)
-    return table
 
 
 def describe_runs(runs: Sequence[Run]) -> Iterator[str]:

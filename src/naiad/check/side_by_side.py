@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from naiad.check.report import ConfigRow
+from naiad.check.config_table import ConfigRow
 from naiad.model_config.schema import DataType, ModelConfig, ModelInstanceGroup
 
 _SCALARS = ("backend", "platform", "default_model_filename", "max_batch_size")
@@ -37,11 +37,11 @@ def _row(name: str, declared: str, inferred: str, effective: str) -> ConfigRow:
         why = "corrected, as the model has it" if effective == inferred else "corrected"
     elif effective == inferred:
         # No file says how many instances there are to be.
-        why = "the server's default" if name == "instance_group" else "from the model file"
+        why = "server default" if name == "instance_group" else "from the model"
     elif effective and name.partition(" ")[0] in {"input", "output"}:
         why = "corrected"
     else:
-        why = "Triton's default" if effective else "left out"
+        why = "Triton default" if effective else "left out"
     return ConfigRow(name, declared, inferred, effective, why)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from naiad.cli.console import make_console
+from naiad.cli.report_files import junit_option
 from naiad.errors import NaiadError
 from naiad.printable import terminal_text
 
@@ -21,13 +22,7 @@ from naiad.printable import terminal_text
     metavar="FILE",
     help="Write the whole report as JSON too; '-' writes it to the standard output instead.",
 )
-@click.option(
-    "--junit",
-    "junit_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write a JUnit XML report too.",
-)
+@junit_option
 @click.option(
     "--example",
     "examples",

@@ -11,6 +11,7 @@ from naiad.cli.console import make_console
 from naiad.cli.credentials import credential_options, take_credentials
 from naiad.cli.current_folder import add_current_folder
 from naiad.cli.missing_packages import explain_missing_package
+from naiad.cli.report_files import junit_option
 from naiad.errors import NaiadError
 from naiad.printable import terminal_text
 from naiad.source_model.description import SourceDescription
@@ -82,13 +83,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write the whole report as JSON too.",
 )
-@click.option(
-    "--junit",
-    "junit_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write a JUnit XML report too.",
-)
+@junit_option
 @click.option(
     "--html",
     "html_file",

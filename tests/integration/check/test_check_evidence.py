@@ -188,7 +188,7 @@ def test_config_side_by_side(broken: Path) -> None:
     assert row(bad, "output OUT") == ("TYPE_FP32 [-1, 5]", "TYPE_FP32 [5]", "TYPE_FP32 [5]")
     assert row(good, "max_batch_size") == ("", "4", "4")
     assert row(good, "input IN") == ("", "TYPE_FP32 [16]", "TYPE_FP32 [16]")
-    assert {r.why for r in good.rows if r.field == "input IN"} == {"from the model file"}
+    assert {r.why for r in good.rows if r.field == "input IN"} == {"from the model"}
 
 
 def row(model: ModelReport, field: str) -> tuple[str, str, str]:
