@@ -27,7 +27,13 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'naiad' has no attribute '{name}'")
-    module = import_module(_MODULES[name])
+    try:
+        module = import_module(_MODULES[name])
+    except ModuleNotFoundError as error:
+        from naiad.missing_packages import explain_missing_package
+
+        told = f"naiad.{name}: {explain_missing_package(error)}"
+        raise ModuleNotFoundError(told, name=error.name) from error
     return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
 
 

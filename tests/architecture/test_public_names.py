@@ -1,6 +1,8 @@
 """The names that ``import naiad`` promises."""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +34,19 @@ def test_export_is_a_function_after_any_import_of_the_folder() -> None:
     importlib.import_module("naiad.cli.export")
     assert callable(naiad.export)
     assert naiad.export.__module__ == "naiad.exporter.export"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("statement", ["naiad.export", "from naiad import export"])
+def test_without_torch_export_says_what_to_install(statement: str) -> None:
+    script = f"import sys; sys.modules['torch'] = None; import naiad; {statement}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: naiad.export: this needs torch, which is not installed: "
+        "pip install 'naiad[torch]'"
+    )
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -16,13 +16,13 @@ from click.core import ParameterSource
 from naiad.cli.console import make_console
 from naiad.cli.current_folder import add_current_folder
 from naiad.cli.export_report import phrase_for_shell, print_formats
-from naiad.cli.missing_packages import explain_missing_package
 from naiad.errors import AlreadyExistsError, InvalidArgumentError, NaiadError, NotFoundError
 from naiad.exporter.options import LOWEST_OPSET, ExportOptions
 from naiad.exporter.recipe import read_recipe
 from naiad.exporter.request import ALL_FORMATS, FORMAT_NAMES, ExportRequest
 from naiad.inference.comparison import Tolerance
 from naiad.inference.datatypes import BY_NAME
+from naiad.missing_packages import explain_missing_package
 from naiad.model_config.triton_release import find_release
 from naiad.repository.paths import check_model_name
 from naiad.repository.writer import refuse_taken

@@ -10,9 +10,9 @@ from naiad.access.credentials import Credentials
 from naiad.cli.console import make_console
 from naiad.cli.credentials import credential_options, take_credentials
 from naiad.cli.current_folder import add_current_folder
-from naiad.cli.missing_packages import explain_missing_package
 from naiad.cli.report_files import junit_option
 from naiad.errors import NaiadError
+from naiad.missing_packages import explain_missing_package
 from naiad.printable import terminal_text
 from naiad.source_model.description import SourceDescription
 

@@ -1,4 +1,4 @@
-"""What to install where a verb needs more than a server does."""
+"""What to install where a verb, or a public name, needs more than a server does."""
 
 from collections.abc import Mapping
 from typing import Final

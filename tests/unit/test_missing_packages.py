@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.cli.missing_packages import explain_missing_package
+from naiad.missing_packages import explain_missing_package
 
 
 @pytest.mark.parametrize("name", ["torch", "torch.nn", "onnx"])
