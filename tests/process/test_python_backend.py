@@ -134,6 +134,37 @@ def test_a_process_in_the_middle_of_execute_ends_with_the_server(repository: Pat
         thread.join()
 
 
+FORKING = """
+import os, signal, subprocess, time
+
+class TritonPythonModel:
+    def initialize(self, args):
+        if (forked := os.fork()) == 0:
+            time.sleep(3600)
+        started = subprocess.Popen(["sleep", "3600"])
+        with open(os.path.join(pb_utils.get_model_dir(), "pids"), "w") as file:
+            print(forked, started.pid, file=file)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_model_has_forked_ends_with_the_server(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    write_model(tmp_path, "m", FORKING)
+    with running_server(tmp_path) as server:
+        pids = [int(pid) for pid in (tmp_path / "m" / "1" / "pids").read_text().split()]
+        assert len(pids) == 2
+        processes = [os.pidfd_open(pid) for pid in pids]
+        server.stop(number)
+        assert wait_for_end(processes)
+        for descriptor in processes:
+            os.close(descriptor)
+
+
 def _ask_in_vain(server: Server) -> None:
     with pytest.raises(OSError):  # noqa: PT011 - the connection breaks, whatever its error
         server.post("/v2/models/words/generate_stream", {"IN": 99})

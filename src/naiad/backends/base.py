@@ -190,7 +190,10 @@ class RequestInstance(WatchedInstance, Protocol):
         ...
 
     def cancel(self, request: InferRequest) -> None:
-        """Nobody waits for a request that it may have; called on the loop, and must not wait."""
+        """Nobody waits for a request that it may have; called on the loop, and must not wait.
+
+        Where it is only about to take the request, ``is_given_up`` says so then.
+        """
         ...
 
     def close(self) -> None:

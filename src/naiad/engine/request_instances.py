@@ -227,6 +227,8 @@ class RequestAnswers:
         """Tell the instance that has a request that nobody waits for it any more."""
         execution = self._open.get(request)
         if execution is not None:
+            # Also for an instance that is about to take it, or takes it once more.
+            request.is_given_up = True
             execution.thread.instance.cancel(request)
 
     def ask_to_stop(self, request: InferRequest) -> bool:

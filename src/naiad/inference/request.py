@@ -38,6 +38,7 @@ class InferRequest:
         batch_key: requests with equal keys may share a batch; None where all of the model's
             may. Set by validation.
         is_cancelled: the caller went away; whoever holds the request drops it when it can.
+        is_given_up: a model that has it, or gets it, is told that nobody waits for its answer.
         received_ns: when its first byte was there, on the engine's clock.
         queued_ns: when it was handed to the scheduler.
         waiting_bytes: of its inputs, while they count against what may wait in the server.
@@ -53,6 +54,7 @@ class InferRequest:
         "correlation_id",
         "inputs",
         "is_cancelled",
+        "is_given_up",
         "on_response",
         "output_names",
         "pace",
@@ -92,6 +94,7 @@ class InferRequest:
         self.queued_ns = 0
         self.waiting_bytes = 0
         self.is_cancelled = False
+        self.is_given_up = False
         self.trace: Trace | None = None
         self.compute_times: ComputeTimes | None = None
         self.pace: ResponsePace | None = None

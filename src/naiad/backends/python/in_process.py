@@ -173,6 +173,8 @@ class InProcessInstance:
         inputs = [tensor._replace(data=np.array(tensor.data)) for tensor in asked.inputs]
         made = pb_utils.make_request(self._host, asked._replace(inputs=inputs))
         self._answering[request] = weakref.ref(pb_utils.answering_of(made))
+        if request.is_given_up:  # before it could be found
+            self.cancel(request)
         return made
 
     def _answer(

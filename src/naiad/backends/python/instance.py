@@ -22,7 +22,6 @@ from naiad.backends.python.options import PythonOptions
 from naiad.backends.python.server_calls import ServerCalls
 from naiad.backends.python.stub.naiad_stub import wire
 from naiad.backends.python.stub.naiad_stub.channel import ChannelClosedError, Frame
-from naiad.backends.python.stub.naiad_stub.region import RegionFullError
 from naiad.errors import InternalError, NaiadError, UnavailableError
 from naiad.inference.datatypes import BYTES
 from naiad.inference.request import InferRequest
@@ -40,8 +39,6 @@ _READINESS_TIMEOUT_S: Final = 5.0
 # What the loop passes on by itself: it takes 0.1 ms at most, and the socket has room for it.
 _PROMPT_REQUESTS: Final = 16
 _PROMPT_FRAME_BYTES: Final = 32 << 10
-# From the end of a connection until it is known why.
-_END_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +82,17 @@ class _Running:
 
 
 def _is_small(batch: RequestBatch) -> bool:
-    """Whether its inputs are copied in no time, and into the frame."""
+    """Whether the inputs that the model gets of it are copied in no time, and into the frame."""
     if len(batch.requests) > _PROMPT_REQUESTS:
         return False
     size = 0
     for request in batch.requests:
-        for tensor in request.inputs.values():
+        for tensor in batch.inputs(request).values():
             data = tensor.data
             if tensor.datatype is not BYTES:
                 size += data.nbytes
             elif data.size <= _PROMPT_REQUESTS:
-                size += sum(len(element) for element in data.flat if isinstance(element, bytes))
+                size += sum(map(len, data.flat))
             else:
                 return False
     return size <= wire.INLINE_BYTES
@@ -142,48 +139,51 @@ class PythonInstance:
             process is None
             or not self.is_ready
             or self._setup.options.execute_timeout_s is not None
-            or not _is_small(batch)
         ):
             return False
         running = _Running(batch)
-        key = self._register(running)
-        writer = process.channel.writer()
-        self._encode(writer, running)
-        payload = writer.payload()
-        if len(payload) <= _PROMPT_FRAME_BYTES and process.channel.try_send(
-            wire.EXECUTE, key, payload
-        ):
-            return True
-        with self._lock:
-            is_open = self._batches.pop(key, None) is not None
-        self._take_open(running)
-        # Where it is not open, the process has just ended and the batch failed with it.
-        return not is_open
+        key = None
+        try:
+            if not _is_small(batch):
+                return False
+            key = self._register(process, running)
+            if key is None:
+                return False
+            # No region: what turns out to be larger than it looked goes by the thread.
+            writer = wire.Writer(None)
+            self._encode(writer, running)
+            payload = writer.payload()
+            if len(payload) <= _PROMPT_FRAME_BYTES and process.channel.try_send(
+                wire.EXECUTE, key, payload
+            ):
+                return True
+        except Exception as error:  # noqa: BLE001 - the thread meets it too, and answers
+            _log.debug("model instance '%s': not begun at once: %r", self._setup.name, error)
+        return key is not None and not self._withdraw(running, key)
 
     def execute_requests(self, batch: RequestBatch) -> None:
         """Give a batch to the process; its answers come from the thread that reads."""
         running = _Running(batch)
         process = self._process
-        if process is None or not self.is_ready:
-            error = UnavailableError(self._unhealthy(self.failure))
+        key = self._register(process, running) if process is not None and self.is_ready else None
+        if process is None or key is None:
+            cause = self.failure if process is None else process.cause()
+            error = UnavailableError(self._unhealthy(cause))
             for request in batch.requests:
                 batch.respond(request, ModelResponse(error=error))
             batch.finish()
             return
-        key = self._register(running)
         writer = process.channel.writer()
         try:
             self._encode(writer, running)
             process.channel.send(wire.EXECUTE, key, writer.payload())
-        except RegionFullError as error:
-            writer.discard()
-            self._fail(running, key, InternalError(f"model '{self._setup.name}': {error}"))
-            return
         except ChannelClosedError:
-            # The thread that reads sees it too, but may have looked for batches before this one
-            # was there.
-            process.ended.wait(_END_TIMEOUT_S)
-            self._fail(running, key, InternalError(self._unhealthy(process.cause())))
+            return  # the thread that reads sees it too, and fails the batch
+        except Exception as error:  # noqa: BLE001 - the batch must be answered, and the thread go on
+            writer.discard()
+            if not process.has_ended():  # or else that is the reason, and is told as above
+                text = f"model '{self._setup.name}': {error or type(error).__name__}"
+                self._fail(running, key, InternalError(text))
             return
         timeout_s = self._setup.options.execute_timeout_s
         if timeout_s is not None and not running.returned.wait(timeout_s):
@@ -236,8 +236,8 @@ class PythonInstance:
             if process is not self._process or process is self._ended:
                 return  # it did not get as far as being used, or this is known
             self._ended = process
+            self.failure = process.describe_end()
             self.is_ready = False
-        self.failure = process.describe_end()
         self._calls.drop_all()
         self._fail_all(InternalError(self._unhealthy(process.cause())))
         if self._closing.is_set():
@@ -312,8 +312,16 @@ class PythonInstance:
         known = self._requests.get(key)
         return known[1] if known is not None else None
 
-    def _register(self, running: _Running) -> int:
+    def _register(self, process: ModelProcess, running: _Running) -> int | None:
+        """Note a batch before a process gets it.
+
+        Returns:
+            The key of the batch, which fails with the process from now on; None where the process
+            has ended.
+        """
         with self._lock:
+            if process is not self._process or process is self._ended:
+                return None
             batch_key = next(self._keys)
             for request in running.batch.requests:
                 key = next(self._keys)
@@ -322,6 +330,15 @@ class PythonInstance:
                 self._keys_of[request] = key
             self._batches[batch_key] = running
         return batch_key
+
+    def _withdraw(self, running: _Running, batch_key: int) -> bool:
+        """Forget a batch that the process has not got; False where it has failed already."""
+        with self._lock:
+            if self._batches.pop(batch_key, None) is None:
+                return False
+            for key in list(running.open):
+                self._close_request(running, key)
+        return True
 
     def _close_request(self, running: _Running, key: int) -> None:
         request = running.open.pop(key)
@@ -357,14 +374,17 @@ class PythonInstance:
     def _fail_all(self, error: NaiadError) -> None:
         """Answer everything that the process has with an error."""
         with self._lock:
-            batches = dict(self._batches)
-            # Decoupled requests whose batch is over.
-            runs = {id(running): running for running, _ in self._requests.values()}
-        for running in runs.values():
-            for request in self._take_open(running):
-                running.batch.respond(request, ModelResponse(error=error))
-        for key, running in batches.items():
-            self._finish(running, key)
+            batches = list(self._batches.values())
+            self._batches.clear()
+            # Decoupled requests whose batch is over are here too.
+            requests = list(self._requests.items())
+            for key, (running, _) in requests:
+                self._close_request(running, key)
+        for _, (running, request) in requests:
+            running.batch.respond(request, ModelResponse(error=error))
+        for running in batches:
+            running.returned.set()
+            running.batch.finish()
 
     def _encode(self, writer: wire.Writer, running: _Running) -> None:
         writer.u32(len(running.open))

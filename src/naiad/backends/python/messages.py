@@ -37,7 +37,8 @@ def request_to_wire(
         request.correlation_id,
         _SEQUENCE_START * request.sequence_start
         + _SEQUENCE_END * request.sequence_end
-        + wire.IS_PACED * (request.pace is not None),
+        + wire.IS_PACED * (request.pace is not None)
+        + wire.IS_GIVEN_UP * request.is_given_up,
         request.timeout_us,
         json.dumps(request.parameters) if request.parameters else "",
         "",

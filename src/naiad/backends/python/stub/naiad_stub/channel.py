@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import socket
 import struct
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from . import wire
 from .region import RegionReader, RegionWriter
 
-# A frame of so many offsets is sent whole or not at all, even where the peer has stopped reading.
+# So many offsets make a small frame.
 _RELEASED_IN_FRAME = 256
 
 
@@ -45,9 +46,14 @@ class Channel:
         self._socket = connection
         self.region = RegionWriter(outgoing, limit_bytes) if outgoing >= 0 else None
         self._incoming = RegionReader(incoming, self._flush) if incoming >= 0 else None
-        # The collector of garbage may send something while its own thread is about to.
+        # The collector of garbage may send something while its own thread is about to; while it
+        # is at it, that must wait.
         self._lock = threading.RLock()
+        self._is_mid_frame = False
         self._posted: deque[bytes] = deque()
+        # Of a frame that the socket took the beginning of.
+        self._rest = b""
+        self._is_finishing = False
         self._is_abandoned = False
 
     def abandon(self) -> None:
@@ -77,36 +83,38 @@ class Channel:
                 "a process that a model has forked can't speak to the server; let the model's own "
                 "process do so"
             )
-        head = wire.HEAD.pack(len(payload), kind, flags, key)
+        frame = wire.HEAD.pack(len(payload), kind, flags, key) + payload
         with self._lock:
-            self._send_now(self._release_frame() + head + payload)
+            if self._is_mid_frame:
+                self._posted.append(frame)
+            else:
+                self._send_now(self._release_frame() + frame)
         self._flush()
 
     def try_send(self, kind: int, key: int, payload: bytes) -> bool:
-        """Send a small frame if that takes no waiting; False where nothing was sent."""
+        """Send a small frame if that takes no waiting; False where nothing was sent.
+
+        Where the socket takes a part of it, a thread sees to the rest.
+        """
         if not self._lock.acquire(blocking=False):
             return False
         try:
             released = self._release_frame()
-            data = released + wire.HEAD.pack(len(payload), kind, 0, key) + payload
-            try:
-                count = self._socket.send(data, socket.MSG_DONTWAIT)
-            except OSError:  # full, or gone, which `send` tells from each other
-                if released:
-                    self._take_back(released)
-                return False
-            if count < len(data):  # a frame that has begun must go on
-                self._send_now(data[count:])
+            is_sent = self._send_at_once(
+                released + wire.HEAD.pack(len(payload), kind, 0, key) + payload
+            )
+            if released and not is_sent:
+                self._take_back(released)
         finally:
             self._lock.release()
         self._flush()
-        return True
+        return is_sent
 
     def post(self, kind: int, key: int = 0, payload: bytes = b"", flags: int = 0) -> None:
         """Send a small frame without ever waiting.
 
-        It goes behind what is being sent; where the other end has stopped reading it stays here
-        until something else is sent.
+        It goes behind what is being sent; where the other end does not read, a thread waits for
+        that.
         """
         self._posted.append(wire.HEAD.pack(len(payload), kind, flags, key) + payload)
         self._flush()
@@ -136,7 +144,9 @@ class Channel:
     def close(self) -> None:
         """Close the connection; whoever waits for a frame is told that the other end is gone."""
         self.hang_up()
-        self._socket.close()
+        # Not under the hands of a thread that sends: its descriptor may be another's by then.
+        with self._lock:
+            self._socket.close()
         if self.region is not None:
             self.region.close()
         if self._incoming is not None:
@@ -157,10 +167,57 @@ class Channel:
         return data
 
     def _send_now(self, data: bytes) -> None:
+        """Send all of it, and first the rest of what was begun.
+
+        Raises:
+            ChannelClosedError: the other end is gone, or will be told so: half a frame ends all.
+        """
+        data, self._rest = self._rest + data, b""
+        self._is_mid_frame = True
         try:
             self._socket.sendall(data)
         except OSError as error:
+            self.hang_up()
             raise ChannelClosedError(str(error)) from error
+        finally:
+            self._is_mid_frame = False
+
+    def _send_at_once(self, data: bytes) -> bool:
+        """Send frames unless that means to wait; False where nothing was sent."""
+        if self._rest:
+            return False
+        self._is_mid_frame = True
+        try:
+            count = self._socket.send(data, socket.MSG_DONTWAIT)
+            self._rest = data[count:]
+        except OSError:  # full, or gone, which who waits for it tells from each other
+            return False
+        finally:
+            self._is_mid_frame = False
+        if self._rest:
+            self._finish_later()
+        return True
+
+    def _finish_later(self) -> None:
+        """Let a thread send what is left, since nobody else may ever send anything."""
+        if self._is_finishing:
+            return
+        self._is_finishing = True
+        # Not by `threading`, whose locks the collector of garbage may have interrupted.
+        try:
+            _thread.start_new_thread(self._finish, ())
+        except RuntimeError:  # there can be no more threads: what is sent next takes it along
+            self._is_finishing = False
+
+    def _finish(self) -> None:
+        with self._lock:
+            left = []
+            while self._posted:
+                left.append(self._posted.popleft())
+            self._is_finishing = False
+            with contextlib.suppress(ChannelClosedError):  # the one that receives sees it, too
+                self._send_now(b"".join(left))
+        self._flush()
 
     def _release_frame(self) -> bytes:
         if self._incoming is None or not self._incoming.released:
@@ -180,7 +237,7 @@ class Channel:
         Called by the collector of garbage too, in the middle of anything, so it takes no lock that
         its own thread may hold.
         """
-        while not self._is_abandoned and self._has_small() and self._lock.acquire(blocking=False):
+        while self._may_flush() and self._lock.acquire(blocking=False):
             try:
                 is_sent = self._send_small()
             finally:
@@ -188,7 +245,9 @@ class Channel:
             if not is_sent:
                 return
 
-    def _has_small(self) -> bool:
+    def _may_flush(self) -> bool:
+        if self._is_abandoned or self._is_mid_frame:
+            return False
         incoming = self._incoming
         return bool(self._posted) or (incoming is not None and incoming.is_release_due())
 
@@ -198,13 +257,11 @@ class Channel:
         data = self._posted.popleft() if is_posted else self._release_frame()
         if not data:
             return False
-        try:
-            self._socket.send(data, socket.MSG_DONTWAIT)
-        except OSError:
-            # Full, and then it may be tried again; or gone, and then it does not matter.
-            if is_posted:
-                self._posted.appendleft(data)
-            else:
-                self._take_back(data)
-            return False
-        return True
+        if self._send_at_once(data):
+            return True
+        if is_posted:
+            self._posted.appendleft(data)
+            self._finish_later()
+        else:
+            self._take_back(data)
+        return False

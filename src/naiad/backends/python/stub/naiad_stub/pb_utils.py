@@ -731,7 +731,7 @@ def make_request(host: Host, request: wire.WireRequest) -> InferenceRequest:
     made._output_names = list(request.output_names)
     made._model_name = host.model_name
     made._model_version = request.model_version
-    made._flags = request.flags & ~wire.IS_PACED
+    made._flags = request.flags & ~(wire.IS_PACED | wire.IS_GIVEN_UP)
     made._timeout = request.timeout_us
     made._preferred_memory = _CPU_MEMORY
     made._trace = InferenceTrace()
@@ -741,6 +741,7 @@ def make_request(host: Host, request: wire.WireRequest) -> InferenceRequest:
     made._answering = _Answering(
         host, request.key, made._output_names, is_paced=bool(request.flags & wire.IS_PACED)
     )
+    made._answering.is_cancelled = bool(request.flags & wire.IS_GIVEN_UP)
     return made
 
 

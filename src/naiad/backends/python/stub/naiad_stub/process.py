@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import pb_utils, wire
 from .channel import Channel, ChannelClosedError, Frame
@@ -146,6 +146,10 @@ class Process:
         self._work: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         # Requests whose answer is not complete, for cancellations.
         self._open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # Those of the batch to come that were cancelled already, and the newest key that has come.
+        self._cancelled: set[int] = set()
+        self._newest = 0
+        self._lock = threading.Lock()
         self._runner: Runner | None = None
 
     def run(self) -> None:
@@ -219,12 +223,8 @@ class Process:
     def _run_batch(self, frame: Frame) -> tuple[bytes, int]:
         host = self._host
         reader = self._channel.reader(frame)
-        requests = []
-        for _ in range(reader.u32()):
-            request = pb_utils.make_request(host, reader.request())
-            if request._answering is not None:
-                self._open[request._answering.key] = request._answering
-            requests.append(request)
+        requests = [pb_utils.make_request(host, reader.request()) for _ in range(reader.u32())]
+        self._note(requests)
         host.is_executing = True
         runner = self._runner
         assert runner is not None  # noqa: S101 - the server initializes first
@@ -235,6 +235,28 @@ class Process:
             return self._encode_failure(requests, error), 1
         finally:
             host.is_executing = False
+
+    def _note(self, requests: list[InferenceRequest]) -> None:
+        """Let cancellations find the requests, also those that have overtaken them."""
+        with self._lock:
+            for request in requests:
+                answering = request._answering
+                assert answering is not None  # noqa: S101 - the server's requests have one
+                self._open[answering.key] = answering
+                self._newest = answering.key
+                if answering.key in self._cancelled:
+                    answering.is_cancelled = True
+            self._cancelled.clear()
+
+    def _cancel(self, key: int) -> None:
+        with self._lock:
+            answering = self._open.get(key)
+            if answering is not None:
+                answering.is_cancelled = True
+            elif key > self._newest:
+                self._cancelled.add(key)
+        # Its end, if this was the last that had it, sends something.
+        del answering
 
     def _encode(
         self,
@@ -275,10 +297,7 @@ class Process:
                 elif frame.kind == wire.RESULT:
                     self._host.take_result(frame)
                 elif frame.kind == wire.CANCEL:
-                    answering = self._open.get(frame.key)
-                    if answering is not None:
-                        answering.is_cancelled = True
-                    del answering
+                    self._cancel(frame.key)
                 elif frame.kind == wire.GO_ON:
                     answering = self._open.get(frame.key)
                     if answering is not None and answering.room is not None:
@@ -292,8 +311,7 @@ class Process:
                     self._work.put(frame)
                 del frame
         except ChannelClosedError:
-            # The server is gone: whatever the model is doing, nobody wants it any more.
-            os._exit(0)
+            _end()
 
     def _answer_readiness(self, key: int) -> None:
         writer = self._channel.writer()
@@ -326,10 +344,20 @@ def main(arguments: list[str]) -> None:
     try:
         Process(channel).run()
     except ChannelClosedError:
-        os._exit(0)
+        _end()
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads that the model has left behind must not keep the process.
+    os._exit(0)
+
+
+def _end() -> NoReturn:
+    """The server is gone: whatever the model is doing, nobody wants it any more.
+
+    Nor what it has forked, which nobody else is left to end.
+    """
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 

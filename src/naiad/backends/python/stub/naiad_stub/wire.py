@@ -51,8 +51,10 @@ RELEASE = 40
 IS_FINAL = 1
 IS_DECOUPLED = 1
 IS_BLOCKING = 2
-# Beside the flags of the sequence: wait for GO_ON after each response but the last.
+# Beside the flags of the sequence: wait for GO_ON after each response but the last; nobody waits
+# for the answer.
 IS_PACED = 1 << 31
+IS_GIVEN_UP = 1 << 30
 
 # Datatypes by the numbers of Triton's model_config.proto.
 BYTES = 13
