@@ -1,5 +1,6 @@
 """Typed contents are what protobuf says they are, however they are encoded."""
 
+import tracemalloc
 from collections.abc import Generator
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from naiad.errors import InvalidArgumentError
 from naiad.inference.datatypes import BY_NAME
 from naiad.protocol.pb.grpc_service import InferTensorContents
-from naiad.protocol.typed_contents import decode_contents_in_steps
+from naiad.protocol.typed_contents import ElementCountError, decode_contents_in_steps
 from naiad.protocol.wire import MalformedMessageError, encode_varint, read_fields
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def test_like_protobuf(datatype: str, data: st.DataObject) -> None:
         unpack(part) if data.draw(st.booleans(), label="one by one") else part for part in parts
     )
     theirs: Any = getattr(InferTensorContents.FromString(encoded), field)
-    ours = finish(decode_contents_in_steps(encoded, BY_NAME[datatype], "IN", "m"))
+    ours = finish(decode_contents_in_steps(encoded, BY_NAME[datatype], len(theirs), "IN", "m"))
     if isinstance(ours, list):
         assert ours == list(theirs)
     else:
@@ -83,10 +84,34 @@ def test_like_protobuf(datatype: str, data: st.DataObject) -> None:
         assert ours.dtype == BY_NAME[datatype].dtype
 
 
-@given(encoded=st.binary(max_size=60), datatype=st.sampled_from(sorted(FIELDS)))
-def test_any_bytes_are_contents_or_an_error(encoded: bytes, datatype: str) -> None:
-    with suppress(MalformedMessageError, InvalidArgumentError):
-        finish(decode_contents_in_steps(encoded, BY_NAME[datatype], "IN", "m"))
+@given(
+    encoded=st.binary(max_size=60),
+    datatype=st.sampled_from(sorted(FIELDS)),
+    count=st.integers(0, 60),
+)
+def test_any_bytes_are_contents_or_an_error(encoded: bytes, datatype: str, count: int) -> None:
+    with suppress(MalformedMessageError, InvalidArgumentError, ElementCountError):
+        finish(decode_contents_in_steps(encoded, BY_NAME[datatype], count, "IN", "m"))
+
+
+@pytest.mark.parametrize("datatype", sorted(FIELDS))
+@pytest.mark.parametrize("claimed", [0, 1, 2_000_000])
+def test_elements_of_another_number_take_no_memory(datatype: str, claimed: int) -> None:
+    values: list[Any] = [b"ab"] * 300_000 if datatype == "BYTES" else [1] * 300_000
+    contents = InferTensorContents(**{FIELDS[datatype][0]: values}).SerializeToString()
+    tracemalloc.start()
+    try:
+        steps = decode_contents_in_steps(contents, BY_NAME[datatype], claimed, "IN", "m")
+        if datatype == "BYTES":
+            assert len(finish(steps)) == 300_000 or claimed < len(values)
+        else:
+            with pytest.raises(ElementCountError) as caught:
+                finish(steps)
+            assert caught.value.count == 300_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < (len(contents) + 150_000 if claimed < len(values) else 20_000_000)
 
 
 @pytest.mark.parametrize("datatype", ["INT8", "INT32", "BOOL", "FP64", "BYTES"])
@@ -95,7 +120,7 @@ def test_many_elements_come_in_many_steps(datatype: str) -> None:
     field = {"INT8": "int_contents"}.get(datatype) or FIELDS[datatype][0]
     values: list[Any] = [b"some"] * count if datatype == "BYTES" else [1, 0] * (count // 2)
     contents = InferTensorContents(**{field: values}).SerializeToString()
-    steps = decode_contents_in_steps(contents, BY_NAME[datatype], "IN", "m")
+    steps = decode_contents_in_steps(contents, BY_NAME[datatype], count, "IN", "m")
     assert sum(1 for _ in steps) >= len(contents) // (1 << 20) + 1
-    decoded = finish(decode_contents_in_steps(contents, BY_NAME[datatype], "IN", "m"))
+    decoded = finish(decode_contents_in_steps(contents, BY_NAME[datatype], count, "IN", "m"))
     assert list(decoded) == values

@@ -23,6 +23,8 @@ _REALIGN_BYTES: Final = 1 << 20
 # What takes about a millisecond, of the two that a step may hold the event loop.
 _STEP_ELEMENTS: Final = 4096
 _STEP_BYTES: Final = 1 << 20
+# Of an empty ``bytes`` and of the reference to it in an array.
+_ELEMENT_BYTES: Final = sys.getsizeof(b"") + 8
 
 
 class MalformedElementsError(InvalidArgumentError):
@@ -48,6 +50,16 @@ class CutOffLengthError(InvalidArgumentError):
             f"only {self._size} bytes available. Please make sure the string length indicator is "
             "in one buffer."
         )
+
+
+def elements_memory(size: int, count: int) -> int:
+    """Bytes that the elements of a BYTES tensor take at most once they are decoded.
+
+    Args:
+        size: of the tensor's bytes.
+        count: of its elements, if they are as many as the request says.
+    """
+    return size + count * _ELEMENT_BYTES
 
 
 def decode_elements(data: Buffer, input_name: str, max_count: int = sys.maxsize) -> list[bytes]:

@@ -57,22 +57,37 @@ _STEP_BYTES: Final = 16 << 10
 _MAX_VARINT_BYTES: Final = 10
 
 
+class ElementCountError(Exception):
+    """The elements are not as many as the request says.
+
+    Attributes:
+        count: how many they are.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} elements")
+        self.count = count
+
+
 def decode_contents_in_steps(
-    contents: Bytes, datatype: Datatype, input_name: str, model_name: str
+    contents: Bytes, datatype: Datatype, count: int, input_name: str, model_name: str
 ) -> Generator[None, None, list[bytes] | npt.NDArray[Any]]:
     """The elements, as a list of BYTES or as an array of one dimension.
 
     Args:
         contents: the bytes of an ``InferTensorContents``; FP16 and BF16 have no field there.
         datatype: what the request says that the elements are.
+        count: how many it says that they are. Of more BYTES the rest is left out, after one more
+            at least; other elements are not decoded at all where they are not as many.
         input_name: for the error.
         model_name: for the error.
 
     Raises:
         InvalidArgumentError: elements of another type, or that do not fit.
         MalformedMessageError: the bytes are no such message.
+        ElementCountError: they are not as many.
     """
-    collected = _Collected(contents)
+    collected = _Collected(contents, count)
     yield from collected.read()
     expected = _WIDENED.get(datatype.name, datatype.name)
     for number in sorted(collected.pieces):
@@ -86,8 +101,9 @@ def decode_contents_in_steps(
         return collected.elements
     pieces = next(iter(collected.pieces.values()), [])
     if datatype.dtype.kind == "f":
-        return (yield from _join_fixed(pieces, datatype))
-    wide = yield from _join_varints(pieces, np.dtype(_DTYPES.get(expected, datatype.dtype)))
+        return (yield from _join_fixed(pieces, datatype, count))
+    dtype = np.dtype(_DTYPES.get(expected, datatype.dtype))
+    wide = yield from _join_varints(pieces, dtype, count)
     if datatype.name not in _WIDENED:
         return wide
     narrow: npt.NDArray[Any] = wide.astype(datatype.dtype)
@@ -108,8 +124,9 @@ class _Collected:
         elements: of the field of BYTES.
     """
 
-    def __init__(self, contents: Bytes) -> None:
+    def __init__(self, contents: Bytes, max_elements: int) -> None:
         self._contents = memoryview(contents)
+        self._max_elements = max_elements
         self.pieces: dict[int, list[Bytes | bytearray]] = {}
         self.elements: list[bytes] = []
 
@@ -117,7 +134,7 @@ class _Collected:
         """Collect, pausing now and then."""
         contents = self._contents
         position = 0
-        while position < len(contents):
+        while position < len(contents) and len(self.elements) <= self._max_elements:
             position = self._take_short_elements(position)
             fields = read_fields(contents, position, len(contents))
             for field in islice(fields, _STEP_FIELDS):
@@ -164,12 +181,14 @@ class _Collected:
 
 
 def _join_fixed(
-    pieces: Sequence[Bytes | bytearray], datatype: Datatype
+    pieces: Sequence[Bytes | bytearray], datatype: Datatype, expected_count: int
 ) -> Generator[None, None, npt.NDArray[Any]]:
     """Elements of a fixed width, which are packed as they lie in memory."""
     size = sum(map(len, pieces))
     if size % datatype.byte_size:
         raise MalformedMessageError("packed elements of a fixed width end within one")
+    if size != expected_count * datatype.byte_size:
+        raise ElementCountError(size // datatype.byte_size)
     raw = np.empty(size, np.uint8)
     position = 0
     for piece in pieces:
@@ -181,7 +200,7 @@ def _join_fixed(
 
 
 def _join_varints(
-    pieces: Sequence[Bytes | bytearray], dtype: "np.dtype[Any]"
+    pieces: Sequence[Bytes | bytearray], dtype: "np.dtype[Any]", expected_count: int
 ) -> Generator[None, None, npt.NDArray[Any]]:
     """Elements in groups of seven bits, the lowest first."""
     count = 0
@@ -189,6 +208,8 @@ def _join_varints(
         for some in _slices(piece, _STEP_COPY_BYTES):
             count += int(np.count_nonzero(some < 0x80))
             yield
+    if count != expected_count:
+        raise ElementCountError(count)
     values = np.empty(count, dtype)
     done = 0
     for piece in pieces:

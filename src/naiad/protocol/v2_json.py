@@ -23,6 +23,7 @@ from naiad.protocol.binary_data import (
     arrange_elements_in_steps,
     decode_elements,
     decode_elements_in_steps,
+    elements_memory,
     view_tensor,
 )
 from naiad.protocol.json_data import SeparateData, decode_data, encode_strings, flatten
@@ -137,7 +138,7 @@ def begin_infer_request(
         request = decode_raw_request(
             signature, tail, limits.max_input_bytes, on_response, received_ns
         )
-        return DecodedRequest(request, ALL_AS_BINARY, ())
+        return DecodedRequest(request, ALL_AS_BINARY, (), 0)
     document = parse_infer_document(text, limits.max_input_bytes)
     return decode_infer_document(signature, document, tail, limits, on_response, received_ns)
 
@@ -195,16 +196,22 @@ class DecodedRequest:
         unfinished: inputs with so many elements that to decode them at once would hold the event
             loop: each has to be iterated to its end, in pieces of about a millisecond, before the
             request is used, and may raise ``InvalidArgumentError`` on the way.
+        unfinished_bytes: memory that they take at most once they are decoded.
     """
 
-    __slots__ = ("outputs", "request", "unfinished")
+    __slots__ = ("outputs", "request", "unfinished", "unfinished_bytes")
 
     def __init__(
-        self, request: InferRequest, outputs: RequestedOutputs, unfinished: "Sequence[Steps]"
+        self,
+        request: InferRequest,
+        outputs: RequestedOutputs,
+        unfinished: "Sequence[Steps]",
+        unfinished_bytes: int,
     ) -> None:
         self.request = request
         self.outputs = outputs
         self.unfinished = unfinished
+        self.unfinished_bytes = unfinished_bytes
 
 
 Steps = Generator[None, None, None]
@@ -243,13 +250,21 @@ def decode_infer_document(
         outputs = ALL_AS_BINARY if is_binary else ALL_AS_JSON
     else:
         outputs = decoder.decode_outputs(request, document["outputs"], is_binary=is_binary)
-    return DecodedRequest(request, outputs, decoder.unfinished)
+    return DecodedRequest(request, outputs, decoder.unfinished, decoder.unfinished_bytes)
 
 
 class _Decoder:
     """The parts of one request that need its name, its tail or the limits."""
 
-    __slots__ = ("_limits", "_model_name", "_position", "_request_id", "_tail", "unfinished")
+    __slots__ = (
+        "_limits",
+        "_model_name",
+        "_position",
+        "_request_id",
+        "_tail",
+        "unfinished",
+        "unfinished_bytes",
+    )
 
     def __init__(
         self, model_name: str, request_id: str, tail: Buffer, limits: DecodeLimits
@@ -260,6 +275,7 @@ class _Decoder:
         self._limits = limits
         self._position = 0
         self.unfinished: list[Steps] = []
+        self.unfinished_bytes = 0
 
     def decode_inputs(self, entries: list[Any]) -> dict[str, Tensor]:
         inputs: dict[str, Tensor] = {}
@@ -358,6 +374,7 @@ class _Decoder:
             if size > _MANY_ELEMENTS_BYTES:
                 tensor = Tensor(name, datatype, shape, _UNFINISHED)
                 self.unfinished.append(self._finish_elements(tensor, view, count))
+                self.unfinished_bytes += elements_memory(size, min(count, size // 4))
                 return tensor
             try:
                 elements = decode_elements(view, name, count)

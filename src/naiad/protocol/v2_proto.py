@@ -21,6 +21,7 @@ from naiad.protocol.binary_data import (
     CutOffLengthError,
     arrange_elements_in_steps,
     decode_elements_in_steps,
+    elements_memory,
     view_tensor,
 )
 from naiad.protocol.infer_message import (
@@ -38,7 +39,7 @@ from naiad.protocol.requested_outputs import (
     OutputOptions,
     RequestedOutputs,
 )
-from naiad.protocol.typed_contents import decode_contents_in_steps
+from naiad.protocol.typed_contents import ElementCountError, decode_contents_in_steps
 from naiad.protocol.v2_json import SharedMemoryRegions
 from naiad.protocol.wire import Bytes, MalformedMessageError
 
@@ -88,15 +89,17 @@ class DecodedRequest:
         wants_empty_final: it wants to hear of the end of its responses in one without outputs.
         unfinished: what is to be iterated to its end before the engine may have the request: BYTES
             of many elements, a step for each millisecond. It may raise what ``decode`` raises.
+        unfinished_bytes: memory that it takes at most once it is decoded.
     """
 
-    __slots__ = ("outputs", "request", "unfinished", "wants_empty_final")
+    __slots__ = ("outputs", "request", "unfinished", "unfinished_bytes", "wants_empty_final")
 
     def __init__(self, request: InferRequest) -> None:
         self.request = request
         self.outputs = ALL_AS_BINARY
         self.wants_empty_final = False
         self.unfinished: list[Steps] | None = None
+        self.unfinished_bytes = 0
 
 
 class InferRequestDecoder:
@@ -279,35 +282,45 @@ class _InputSource:
         contents = entry.contents
         assert contents is not None  # noqa: S101 - the caller looked
         tensor = Tensor(entry.name, datatype, entry.shape, _UNFINISHED)
-        self._finish(self._finish_contents(tensor, contents), len(contents))
+        # An element of BYTES takes two bytes at least, every other one.
+        size = len(contents)
+        count = self._element_count()
+        memory = (
+            elements_memory(size, min(count, size // 2))
+            if datatype is BYTES
+            else min(count, size) * datatype.byte_size
+        )
+        self._finish(self._finish_contents(tensor, contents, count), size, memory)
         return tensor
 
-    def _finish_contents(self, tensor: Tensor, contents: Bytes) -> Steps:
+    def _finish_contents(self, tensor: Tensor, contents: Bytes, count: int) -> Steps:
         datatype = tensor.datatype
         try:
             values = yield from decode_contents_in_steps(
-                contents, datatype, tensor.name, self._model_name
+                contents, datatype, count, tensor.name, self._model_name
             )
         except MalformedMessageError:
             raise InternalError("Unable to parse request") from None
-        count = self._element_count()
+        except ElementCountError as error:
+            raise self._wrong_size(datatype, count, error.count * datatype.byte_size) from None
         if isinstance(values, list):
             self._check_element_count(count, len(values))
             tensor.data = yield from arrange_elements_in_steps(values, tensor.shape)
-        elif count != len(values):
-            raise self._wrong_size(datatype, count, len(values) * datatype.byte_size)
         else:
             tensor.data = values.reshape(tensor.shape)
 
-    def _finish(self, steps: Steps, size: int) -> None:
+    def _finish(self, steps: Steps, size: int, memory: int) -> None:
         """Finish what is small at once, and leave the rest for later."""
+        decoded = self._decoded
         if size <= _MANY_ELEMENTS_BYTES:
             for _ in steps:
                 pass
-        elif self._decoded.unfinished is None:
-            self._decoded.unfinished = [steps]
+            return
+        decoded.unfinished_bytes += memory
+        if decoded.unfinished is None:
+            decoded.unfinished = [steps]
         else:
-            self._decoded.unfinished.append(steps)
+            decoded.unfinished.append(steps)
 
     def from_raw(self, buffer: Buffer, offset: int, size: int) -> Tensor:
         name = self._entry.name
@@ -317,7 +330,8 @@ class _InputSource:
         if datatype is BYTES:
             view = memoryview(buffer)[offset : offset + size]
             tensor = Tensor(name, datatype, shape, _UNFINISHED)
-            self._finish(self._finish_elements(tensor, view, count), size)
+            memory = elements_memory(size, min(count, size // 4))
+            self._finish(self._finish_elements(tensor, view, count), size, memory)
             return tensor
         if count * datatype.byte_size != size:
             raise self._wrong_size(datatype, count, size)

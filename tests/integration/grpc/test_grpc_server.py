@@ -508,6 +508,39 @@ async def test_requests_beyond_the_budget(start: Start) -> None:
         assert values(await stub.ModelInfer(request([1]))) == [1]
 
 
+def short_texts(*, is_raw: bool) -> pb.ModelInferRequest:
+    """30,000 elements of BYTES in 180 or 120 KB; as Python objects they are 1.3 MB."""
+    elements = [b"ab"] * 30_000
+    tensor = pb.ModelInferRequest.InferInputTensor(
+        name="IN", datatype="BYTES", shape=[1, len(elements)]
+    )
+    if not is_raw:
+        tensor.contents.bytes_contents.extend(elements)
+        return pb.ModelInferRequest(model_name="id_bytes", inputs=[tensor])
+    raw = b"".join(len(element).to_bytes(4, "little") + element for element in elements)
+    return pb.ModelInferRequest(model_name="id_bytes", inputs=[tensor], raw_input_contents=[raw])
+
+
+@pytest.mark.parametrize("is_raw", [True, False])
+async def test_the_budget_counts_the_elements_of_bytes(start: Start, *, is_raw: bool) -> None:
+    asked = short_texts(is_raw=is_raw)
+    _, stub = await start(engine(), budget_bytes=1_000_000)
+    for call in (stub.ModelInfer(asked), stub.ModelStreamInfer(iter([asked])).read()):
+        code, message = await failure(call)
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "1000000 bytes" in message
+    _, stub = await start(engine(), budget_bytes=2_000_000)
+    for _ in range(3):
+        assert len((await stub.ModelInfer(asked)).raw_output_contents[0]) == 180_000
+        stream = stub.ModelStreamInfer()
+        for _ in range(2):
+            await stream.write(asked)
+            answer = await stream.read()
+            assert len(answer.infer_response.raw_output_contents[0]) == 180_000
+        await stream.done_writing()
+        assert await stream.read() is aio.EOF
+
+
 # --- addresses, shutdown -------------------------------------------------------------------------
 
 

@@ -666,6 +666,33 @@ async def test_the_budget_of_bytes_in_flight() -> None:
         assert (await run.ask("POST", INFER, body))[0] == 200
 
 
+async def test_the_budget_counts_the_elements_of_bytes() -> None:
+    count = 30_000
+    tail = (2).to_bytes(4, "little") + b"ab"
+    text = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "IN",
+                    "datatype": "BYTES",
+                    "shape": [1, count],
+                    "parameters": {"binary_data_size": len(tail) * count},
+                }
+            ]
+        }
+    ).encode()
+    for budget_bytes, expected in ((1_000_000, 503), (2_000_000, 200)):
+        async with running(budget_bytes=budget_bytes) as run:
+            for _ in range(3):
+                status, _, _ = await run.ask(
+                    "POST",
+                    "/v2/models/id_bytes/infer",
+                    text + tail * count,
+                    f"Inference-Header-Content-Length: {len(text)}",
+                )
+                assert status == expected
+
+
 # --- clients that go away, or are slow -----------------------------------------------------------
 
 

@@ -178,7 +178,7 @@ class Call:
         ):
             # The usual case: one message, whole.
             size = len(data) - _PREFIX_BYTES
-            if self._accept(data[0], size) and self._reserve(size):
+            if self._accept(data[0], size) and self.reserve(size):
                 self._deliver(data[0], data, _PREFIX_BYTES)
             return
         self._assemble(data)
@@ -223,7 +223,7 @@ class Call:
         message = self._message
         assert message is not None  # noqa: S101 - it was just begun
         taken = min(len(message) - self._filled, end - position)
-        if not self._reserve(taken):
+        if not self.reserve(taken):
             return end
         message[self._filled : self._filled + taken] = data[position : position + taken]
         self._filled += taken
@@ -253,8 +253,8 @@ class Call:
             "--grpc-max-receive-message-size to increase the limit.",
         )
 
-    def _reserve(self, size: int) -> bool:
-        """Count received bytes against the server's budget; refuses the call beyond it."""
+    def reserve(self, size: int) -> bool:
+        """Count memory of requests against the server's budget; refuses the call beyond it."""
         if self._connection.context.budget.try_reserve(size):
             self.reserved_bytes += size
             return True
@@ -358,7 +358,7 @@ class Call:
 
     def _unpack_more(self, unpacker: compression.Unpacker, size: int) -> None:
         """Count a step against the server's budget, then take it."""
-        if not self._reserve(size):
+        if not self.reserve(size):
             return
         unpacker.reserved_bytes += size
         loop = self._connection.context.loop

@@ -143,8 +143,11 @@ class InferHandler:
             waiting.request = decoded.request
             if decoded.unfinished is None:
                 protocol.engine.infer(model, decoded.request)
-            else:
+            elif call.reserve(decoded.unfinished_bytes):
                 waiting.finish_decoding(decoded.unfinished)
+            else:
+                waiting.cancel()
+                return
         except NaiadError as error:
             if waiting is None:
                 call.fail_with(error)

@@ -119,6 +119,11 @@ class InferStream:
         if decoded.unfinished is None:
             self.protocol.engine.infer(model, decoded.request)
             return
+        if not self._call.reserve(decoded.unfinished_bytes):
+            self._call.on_lost = None
+            self._cancel()
+            return
+        request.size += decoded.unfinished_bytes
         # The next requests wait, so that the engine gets all of them in their order.
         self._call.hold()
         self._decoding = self.protocol.turns.start(

@@ -118,7 +118,8 @@ class GenerateHandlers:
             decoded = decode_split_generate(
                 signature, document, self._limits, call.on_response, exchange.received_ns
             )
-            exchange.reserve(sum(t.data.nbytes for t in decoded.request.inputs.values()))
+            given = sum(t.data.nbytes for t in decoded.request.inputs.values())
+            exchange.reserve(given + decoded.unfinished_bytes)
             for steps in decoded.unfinished:
                 await self._long_work.turns.run(steps)
             # A reload may have come between, and the old version takes no more requests.

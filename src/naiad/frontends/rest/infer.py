@@ -157,6 +157,7 @@ class InferHandler:
     async def _finish(self, call: "InferCall", exchange: Exchange, decoded: DecodedRequest) -> None:
         head = exchange.head
         try:
+            exchange.reserve(decoded.unfinished_bytes)
             for steps in decoded.unfinished:
                 await self.long_work.turns.run(steps)
             # A reload may have come between, and the old version takes no more requests.
