@@ -1,9 +1,11 @@
 """Traces, log settings and restrictions of the installed command, by its options."""
 
 import json
+import os
 import signal
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,28 @@ def test_restrictions_that_contradict_each_other_end_the_start(repository: Path)
     )
     assert result.returncode == 1
     assert "api 'health' can not be specified in multiple config groups" in result.stderr
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core is like the other")
+def test_instances_run_on_the_cores_of_their_host_policy(
+    repository: Path, started: list[ServeProcess]
+) -> None:
+    cores = os.sched_getaffinity(0)
+    server = start(started, repository, f"--host-policy=cpu,cpu-cores={max(cores)}")
+    infer(server.http, "same", 1.0)
+    found = []
+    for name in os.listdir(f"/proc/{server.pid}/task"):
+        with suppress(ProcessLookupError):  # it has ended since
+            found.append(os.sched_getaffinity(int(name)))
+    assert found.count({max(cores)}) == 1
+    assert os.sched_getaffinity(server.pid) == cores
+
+
+def test_a_host_policy_of_cores_that_are_not_there_ends_the_start(repository: Path) -> None:
+    core = max(os.sched_getaffinity(0)) + 1000
+    result = run(str(repository), f"--host-policy=cpu,cpu-cores={core}-{core}")
+    assert result.returncode == 1
+    assert (
+        f"error: creating server: Invalid argument - --host-policy=cpu,cpu-cores={core}-{core}: "
+        f"there is no core {core}, or this process may not use it; it may use"
+    ) in result.stderr

@@ -77,6 +77,7 @@ async def serving(
     *,
     completes: bool = False,
     settings: Mapping[str, str] | None = None,
+    policy_cores: Mapping[str, frozenset[int]] | None = None,
 ) -> AsyncIterator[Engine]:
     """An engine with all models of a repository loaded; the test fails where one doesn't load."""
     options = LoaderOptions(
@@ -84,6 +85,7 @@ async def serving(
         is_completion_disabled=not completes,
         backend_settings={"python": settings or {}},
         allow_file_override=True,
+        policy_cores=policy_cores or {},
     )
     engine = Engine(
         EngineOptions("naiad", "1", mode), Loader(options, BackendRegistry()), SystemClock()

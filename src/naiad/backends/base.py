@@ -11,7 +11,7 @@ is in ``examples/sklearn_backend``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -41,6 +41,9 @@ class ModelSource:
             do not take more than the process has.
         core_count: cores that the process may use: its affinity, cut down by a container's quota.
             For what all instances of the model share.
+        cores: of each instance, those that it is kept to by its host policy, or None; empty where
+            no instance is kept to any. The engine keeps to them what ``create_instance`` starts and
+            the thread that runs ``execute``, so that backends need only look at `for_instance`.
     """
 
     name: str
@@ -51,6 +54,24 @@ class ModelSource:
     thread_count: int = 1
     services: "ModelServices | None" = None
     core_count: int = 1
+    cores: tuple[frozenset[int] | None, ...] = ()
+
+    def cores_of(self, index: int) -> frozenset[int] | None:
+        """The cores that instance number ``index`` is kept to; None where it is kept to none."""
+        return self.cores[index] if index < len(self.cores) else None
+
+    def for_instance(self, index: int) -> "ModelSource":
+        """The same with the numbers of cores that hold for one instance.
+
+        Instances that are kept to the same cores share them out.
+        """
+        cores = self.cores_of(index)
+        if cores is None:
+            return self
+        count = min(len(cores), self.core_count)
+        return replace(
+            self, thread_count=max(1, count // self.cores.count(cores)), core_count=count
+        )
 
 
 class Instance(Protocol):

@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from naiad.backends.base import Instance, RequestInstance, WatchedInstance
+from naiad.backends.base import RequestInstance, WatchedInstance
+from naiad.backends.cores import kept_to
 from naiad.clock import Clock
 from naiad.engine.instance_pool import AnyThread, InstancePool, close_threads
+from naiad.engine.instance_starts import KeptInstance, MadeInstance, takes_requests
 from naiad.engine.instances import Execution, InstanceThread, TensorAdapters
 from naiad.engine.ragged_tensors import Pieces
 from naiad.engine.readiness import Readiness
@@ -60,7 +62,7 @@ class Executor:
         version: int,
         signature: ModelSignature,
         scheduler: Scheduler,
-        instances: Sequence[Instance | RequestInstance],
+        instances: Sequence[MadeInstance],
         clock: Clock,
         adapters: TensorAdapters | None = None,
     ) -> None:
@@ -86,7 +88,7 @@ class Executor:
         self._is_idle.set()
         # None where instances take whole batches.
         self._answers: RequestAnswers | None = None
-        if isinstance(instances[0], RequestInstance):
+        if takes_requests(instances[0]):
             self._answers = self._make_answers(signature, adapters.sequence)
         self._adapters = adapters
         threads = {n: self._make_thread(n, instance) for n, instance in enumerate(instances)}
@@ -145,7 +147,7 @@ class Executor:
         return [thread.instance for thread in threads if isinstance(thread, RequestThread)]
 
     async def join(
-        self, instances: Mapping[int, Instance | RequestInstance], samples: Sequence[WarmupSample]
+        self, instances: Mapping[int, MadeInstance], samples: Sequence[WarmupSample]
     ) -> None:
         """Warm further instances up while the others serve; `set_instances` gives them requests.
 
@@ -390,7 +392,11 @@ class Executor:
             sequence_tensors=sequence_tensors,
         )
 
-    def _make_thread(self, number: int, instance: Instance | RequestInstance) -> AnyThread:
+    def _make_thread(self, number: int, instance: MadeInstance) -> AnyThread:
+        if isinstance(instance, KeptInstance):
+            # A thread starts on the cores of the one that starts it.
+            with kept_to(instance.cores):
+                return self._make_thread(number, instance.instance)
         if isinstance(instance, RequestInstance):
             if self._answers is None:
                 raise InternalError("the instances of a model are not all of one kind")

@@ -4,9 +4,11 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from naiad.backends.base import Instance, LoadedModel, ProcessModel, RequestInstance
+from naiad.backends.cores import kept_to
 from naiad.errors import NaiadError
 from naiad.model_config.instances import InstancePlace
 
@@ -16,13 +18,41 @@ _log = logging.getLogger(__name__)
 _MAX_STARTS: Final = 4
 
 
+@dataclass(frozen=True, slots=True)
+class KeptInstance:
+    """An instance, and the cores that its thread is to run on."""
+
+    instance: Instance | RequestInstance
+    cores: frozenset[int]
+
+    def close(self) -> None:
+        """Free what the instance holds."""
+        self.instance.close()
+
+
+MadeInstance: TypeAlias = Instance | RequestInstance | KeptInstance
+
+
+def takes_requests(made: MadeInstance) -> bool:
+    """Whether it sees requests unmerged."""
+    return isinstance(made.instance if isinstance(made, KeptInstance) else made, RequestInstance)
+
+
 def make_instances(
-    loaded: LoadedModel, places: Mapping[int, InstancePlace]
-) -> list[Instance | RequestInstance]:
+    loaded: LoadedModel,
+    places: Mapping[int, InstancePlace],
+    policy_cores: Mapping[str, frozenset[int]],
+) -> list[MadeInstance]:
     """The instances in the order of their places, which are by their index; blocks.
 
     Those that are processes start side by side, which takes the time of the slowest; the others
     come one after the other, as they share what a backend has read.
+
+    Args:
+        loaded: makes them.
+        places: where each runs.
+        policy_cores: the cores of each host policy. What an instance starts when it is made stays
+            on those of its own.
 
     Raises:
         Exception: the first failure; the instances that were made are closed.
@@ -36,10 +66,13 @@ def make_instances(
         )
     are_processes = isinstance(loaded, ProcessModel) and loaded.has_processes
     count = min(len(places), _MAX_STARTS) if are_processes else 1
-    made: dict[int, Instance | RequestInstance] = {}
+    made: dict[int, MadeInstance] = {}
 
     def make(index: int) -> None:
-        made[index] = loaded.create_instance(index)
+        cores = policy_cores.get(places[index].host_policy)
+        with kept_to(cores):
+            instance = loaded.create_instance(index)
+        made[index] = instance if cores is None else KeptInstance(instance, cores)
 
     try:
         if count == 1:

@@ -9,18 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from naiad.backends.base import (
-    Instance,
-    LoadedModel,
-    ModelServices,
-    ModelSource,
-    RegroupedModel,
-    RequestInstance,
-)
+from naiad.backends.base import LoadedModel, ModelServices, ModelSource, RegroupedModel
 from naiad.backends.registry import BackendRegistry
 from naiad.engine.batching_parameters import retries_singly
 from naiad.engine.config_support import ignored_settings, move_to_cpu
-from naiad.engine.instance_starts import make_instances
+from naiad.engine.instance_starts import MadeInstance, make_instances, takes_requests
 from naiad.engine.instances import TensorAdapters
 from naiad.engine.load_advice import AdviceOptions, LoadAdvisor, StepModels
 from naiad.engine.ragged_tensors import RaggedTensors
@@ -85,6 +78,7 @@ class LoaderOptions:
         held_until_backlog_count: the same of sequences that have no slot.
         gpu_ids: the GPUs of this machine, as CUDA counts them.
         core_count: cores that this process may use; shared out over a model's instances.
+        policy_cores: ``--host-policy``: the cores of each policy.
         is_gpu_replaced: instances that are meant for GPUs run on the CPU.
         is_namespaced: repositories may have models of the same name.
         is_cache_shared: the response cache is that of other servers too.
@@ -101,6 +95,7 @@ class LoaderOptions:
     held_until_backlog_count: int = 0
     gpu_ids: tuple[int, ...] = ()
     core_count: int = 1
+    policy_cores: Mapping[str, frozenset[int]] = field(default_factory=dict)
     is_gpu_replaced: bool = False
     is_namespaced: bool = False
     is_cache_shared: bool = False
@@ -153,7 +148,7 @@ class LoadedVersion:
     scheduler: Scheduler
     labels: dict[str, list[str]]
     loaded: LoadedModel
-    instances: list[Instance | RequestInstance]
+    instances: list[MadeInstance]
     warmup: list[WarmupSample]
     adapters: TensorAdapters
     fingerprint: str = ""
@@ -163,7 +158,7 @@ class LoadedVersion:
 class AddedInstances:
     """Further instances of a version that serves, and what warms them up."""
 
-    instances: list[Instance | RequestInstance]
+    instances: list[MadeInstance]
     warmup: list[WarmupSample]
 
 
@@ -276,12 +271,13 @@ class Loader:
         backend = self._backends.get(config.backend)
         _log.info("TRITONBACKEND_ModelInitialize: %s (version %d)", config.name, version)
         loaded = backend.load(self._source(plan, version, services))
-        instances: list[Instance | RequestInstance] = []
+        instances: list[MadeInstance] = []
         try:
-            instances = make_instances(loaded, dict(enumerate(list_instances(config))))
+            places = dict(enumerate(list_instances(config)))
+            instances = make_instances(loaded, places, self._options.policy_cores)
             labels = read_labels(plan.folder, config)
             signature = ModelSignature.from_config(config)
-            _note_unused(config, instances)
+            self._note_unused(config, instances)
             warmup = make_samples(config, signature, plan.folder.path)
             adapters = TensorAdapters(
                 Reshaper(signature),
@@ -331,7 +327,9 @@ class Loader:
                 loaded.regroup(self._source(plan, version, services))
             warmup = make_samples(config, ModelSignature.from_config(config), plan.folder.path)
             places = list_instances(config)
-            made = make_instances(loaded, {index: places[index] for index in indexes})
+            made = make_instances(
+                loaded, {index: places[index] for index in indexes}, self._options.policy_cores
+            )
             return AddedInstances(made, warmup)
 
     def _fingerprint(self, plan: ModelPlan, version: int) -> str:
@@ -502,26 +500,33 @@ class Loader:
             thread_count=max(1, self._options.core_count // max(1, len(list_instances(config)))),
             services=services,
             core_count=self._options.core_count,
+            cores=self._cores(config),
         )
 
+    def _cores(self, config: ModelConfig) -> tuple[frozenset[int] | None, ...]:
+        cores = self._options.policy_cores
+        if not cores:
+            return ()
+        return tuple(cores.get(place.host_policy) for place in list_instances(config))
 
-def _note_unused(config: ModelConfig, instances: Sequence[Instance | RequestInstance]) -> None:
-    policies = {group.host_policy for group in config.instance_group} - {""}
-    if policies:
-        # The threads that do the work are the frameworks' own, and instances share them.
-        _log.warning(
-            "model '%s': host_policy '%s' has no effect; to keep to certain cores or to a NUMA "
-            "node, start the server itself there, with taskset or numactl",
-            config.name,
-            "', '".join(sorted(policies)),
-        )
-    if isinstance(instances[0], RequestInstance) and (config.batch_input or config.batch_output):
-        # As in Triton, whose Python models get requests and not batches.
-        _log.warning(
-            "model '%s': its backend sees each request as it is, so batch_input and batch_output "
-            "have no effect",
-            config.name,
-        )
+    def _note_unused(self, config: ModelConfig, instances: Sequence[MadeInstance]) -> None:
+        named = {group.host_policy for group in config.instance_group} - {""}
+        unknown = named.difference(self._options.policy_cores)
+        if unknown:
+            # Not refused: in Triton such an instance runs where it likes, too.
+            _log.warning(
+                "model '%s': host_policy '%s' has no effect, as no --host-policy says which cores "
+                "that is",
+                config.name,
+                "', '".join(sorted(unknown)),
+            )
+        if takes_requests(instances[0]) and (config.batch_input or config.batch_output):
+            # As in Triton, whose Python models get requests and not batches.
+            _log.warning(
+                "model '%s': its backend sees each request as it is, so batch_input and "
+                "batch_output have no effect",
+                config.name,
+            )
 
 
 def _warn_of_versions(model: ModelId, folder: ModelFolder, config: ModelConfig) -> None:

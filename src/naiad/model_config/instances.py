@@ -14,11 +14,13 @@ class InstancePlace:
         name: as Triton's log spells it.
         kind: of its group.
         gpu: that it runs on; None on the CPU.
+        host_policy: that says which cores it runs on.
     """
 
     name: str
     kind: ModelInstanceGroup.Kind
     gpu: int | None
+    host_policy: str = "cpu"
 
 
 def list_instances(config: ModelConfig) -> list[InstancePlace]:
@@ -28,12 +30,20 @@ def list_instances(config: ModelConfig) -> list[InstancePlace]:
             f"{group.name}_{index}" if gpu is None else f"{group.name}_{index}_gpu{gpu}",
             group.kind,
             gpu,
+            group.host_policy or _default_policy(group.kind, gpu),
         )
         for group in config.instance_group
         if not group.passive
         for gpu in (group.gpus if group.kind == ModelInstanceGroup.KIND_GPU else [None])
         for index in range(max(group.count, 1))
     ]
+
+
+def _default_policy(kind: ModelInstanceGroup.Kind, gpu: int | None) -> str:
+    """The policy of a group that names none; source: Triton's ``TritonModel::PrepareInstances``."""
+    if gpu is not None:
+        return f"gpu_{gpu}"
+    return "model" if kind == ModelInstanceGroup.KIND_MODEL else "cpu"
 
 
 def list_traits(config: ModelConfig) -> list[bytes]:

@@ -32,6 +32,7 @@ from naiad.metrics.exposition import MetricsRenderer
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.repository.repositories import Storage
 from naiad.server.capacity import core_count, gpu_ids, request_budget_bytes
+from naiad.server.host_policy import find_policy_cores
 from naiad.server.rate_limit_option import RateLimit
 from naiad.server.settings import (
     CompressionLevel,
@@ -193,6 +194,7 @@ def _build_loader(settings: Settings, backends: BackendRegistry) -> Loader:
         held_until_backlog_count=held_until_backlog_count,
         gpu_ids=gpu_ids(),
         core_count=core_count(),
+        policy_cores=find_policy_cores(settings.host_policy),
         is_gpu_replaced=settings.gpu_fallback is GpuFallback.CPU,
         is_namespaced=settings.model_namespacing,
         is_cache_shared=settings.cache().redis is not None,

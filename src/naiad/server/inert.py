@@ -24,19 +24,6 @@ def _parse_number(text: str) -> float:
         raise ValueError(f"expected a number, got '{text}'") from None
 
 
-def _parse_host_policy(text: str) -> str:
-    policy, comma, setting = text.partition(",")
-    name, equals, value = setting.partition("=")
-    if not (policy and comma and name and equals and value):
-        raise ValueError(f"option format is '<policy_name>,<setting>=<value>', got '{text}'")
-    if name not in {"numa-node", "cpu-cores"}:
-        raise ValueError(
-            f"unsupported host policy setting '{name}' is specified, supported settings are "
-            "'numa-node', 'cpu-cores'"
-        )
-    return text
-
-
 _OPTIONS: Final[Mapping[Group, Mapping[str, Callable[[str], Any]]]] = MappingProxyType(
     {
         Group.REPOSITORY: {"enable-peer-access": parse_boolean},
@@ -64,7 +51,6 @@ _OPTIONS: Final[Mapping[Group, Mapping[str, Callable[[str], Any]]]] = MappingPro
             "cuda-virtual-address-size": parse_text,
             "min-supported-compute-capability": _parse_number,
             "buffer-manager-thread-count": _COUNT,
-            "host-policy": _parse_host_policy,
             "model-load-gpu-limit": parse_text,
         },
     }
@@ -74,7 +60,7 @@ INERT_OPTIONS: Final = tuple(
     Option(
         name,
         parse,
-        _PLACEHOLDERS.get(parse, "VALUE" if parse is _parse_host_policy else "N"),
+        _PLACEHOLDERS.get(parse, "N"),
         "",
         group,
         is_repeatable=True,

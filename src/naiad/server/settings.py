@@ -37,6 +37,7 @@ from naiad.server.cache_option import (
     choose_cache,
     parse_cache_config,
 )
+from naiad.server.host_policy import HostPolicySetting, parse_host_policy
 from naiad.server.inert import INERT_OPTIONS
 from naiad.server.option import (
     ENVIRONMENT_SEPARATOR,
@@ -832,6 +833,19 @@ class Settings:
             Group.MEMORY,
         ),
     ] = GpuFallback.ERROR
+    host_policy: Annotated[
+        tuple[HostPolicySetting, ...],
+        Option(
+            "host-policy",
+            parse_host_policy,
+            "NAME,SETTING=VALUE",
+            "Cores for the instances of groups whose host_policy is NAME: cpu-cores=0-3,8-11, or "
+            "numa-node=0 for those of the node. A group without one has the policy cpu, model, or "
+            "gpu_0 and so on; may be repeated.",
+            Group.MEMORY,
+            is_repeatable=True,
+        ),
+    ] = ()
     batching_target_latency_ms: Annotated[
         int,
         Option(

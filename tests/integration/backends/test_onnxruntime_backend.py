@@ -573,6 +573,14 @@ def test_settings_of_the_server_that_can_not_be_are_refused(
         OnnxRuntimeBackend().load(source)
 
 
+def test_a_session_has_as_many_threads_as_cores_that_it_is_kept_to(tmp_path: Path) -> None:
+    save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
+    cores = (frozenset({0, 1}), frozenset({2, 3, 4}), None)
+    source = replace(make_source(tmp_path), core_count=8, cores=cores)
+    options = [make_session_options(source.for_instance(index)) for index in range(3)]
+    assert [option.intra_op_num_threads for option in options] == [2, 3, 8]
+
+
 def test_instances_share_a_session_and_all_cores_unless_told_not_to(tmp_path: Path) -> None:
     save(tmp_path / "model.onnx", identity(TensorProto.FLOAT, ["batch", "n"]))
 

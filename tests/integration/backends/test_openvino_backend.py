@@ -1,6 +1,8 @@
 """The openvino backend on models that the test builds."""
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from onnx import TensorProto, helper
 from tests.support.repository_builder import identity_model, mlp_model
 
 from naiad.backends.base import ModelSource
+from naiad.backends.cores import kept_to
 from naiad.errors import InternalError, InvalidArgumentError, NaiadError, UnsupportedError
 from naiad.inference import datatypes
 from naiad.inference.datatypes import BY_NAME, BYTES, FP32, Datatype
@@ -191,6 +194,21 @@ def test_parameters_that_can_not_be_are_refused(
     with pytest.raises(NaiadError) as failure:
         OpenVinoBackend().load(source).create_instance(0)
     assert text in failure.value.message
+
+
+def test_a_thread_that_is_kept_to_cores_stays_on_them(tmp_path: Path) -> None:
+    cores = frozenset({max(os.sched_getaffinity(0))})
+    source = make_source(tmp_path, identity_model())
+    source = replace(source, thread_count=5, core_count=8, cores=(cores, None))
+    model = OpenVinoBackend().load(source)
+    with kept_to(cores):
+        instance = model.create_instance(0)
+        instance.execute({"IN": np.ones((2, 3), np.float32)}, ["OUT"])
+        assert os.sched_getaffinity(0) == cores
+    counts = [
+        make_properties(source.for_instance(index))["INFERENCE_NUM_THREADS"] for index in (0, 1)
+    ]
+    assert counts == [1, 5]
 
 
 def test_a_broken_file_is_an_error_in_one_line(tmp_path: Path) -> None:

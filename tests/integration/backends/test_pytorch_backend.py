@@ -471,6 +471,19 @@ def test_a_parameter_that_can_not_be_is_refused(key: str, tmp_path: Path) -> Non
         TorchOptions.read(source)
 
 
+def test_an_instance_has_as_many_threads_as_cores_that_it_is_kept_to(tmp_path: Path) -> None:
+    save_script(tmp_path, torch.nn.Identity())
+    source = make_source(tmp_path, fp32("input"), fp32("OUT"))
+    cores = (frozenset({0, 1, 2}), None)
+    source = dataclasses.replace(source, thread_count=2, core_count=8, cores=cores)
+    model = PyTorchBackend().load(source)
+    counts = []
+    for index in range(2):
+        model.create_instance(index).execute({"input": row(1)}, ["OUT"])
+        counts.append(torch.get_num_threads())
+    assert counts == [3, 2]
+
+
 def test_parameters_are_taken_and_checked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_script(tmp_path, torch.nn.Identity())
     source = make_source(

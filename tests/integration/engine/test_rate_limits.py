@@ -115,16 +115,3 @@ async def test_without_it_a_config_that_asks_for_it_is_warned_of(
     assert "rate_limiter has no effect without --rate-limit=execution_count" in caplog.text
     await run_all(engine, "m")
     await engine.stop()
-
-
-async def test_a_host_policy_is_warned_of(
-    repository: RepositoryBuilder, caplog: pytest.LogCaptureFixture
-) -> None:
-    text = config(5).replace("kind: KIND_CPU", 'kind: KIND_CPU host_policy: "policy_0"')
-    repository.add_model("m", text)
-    engine = make_engine(repository, on=False)
-    await engine.start()
-    await engine.load_model("m", None, {})
-    assert "model 'm': host_policy 'policy_0' has no effect" in caplog.text
-    await run_all(engine, "m")
-    await engine.stop()

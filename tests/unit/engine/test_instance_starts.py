@@ -68,17 +68,17 @@ def indices(instances: list[object]) -> list[int]:
 
 
 def test_processes_start_side_by_side() -> None:
-    assert indices([*make_instances(Processes(), PLACES)]) == [0, 1, 2]
+    assert indices([*make_instances(Processes(), PLACES, {})]) == [0, 1, 2]
 
 
 def test_others_come_one_after_the_other() -> None:
     model = Alone()
-    assert indices([*make_instances(model, PLACES)]) == model.made == [0, 1, 2]
+    assert indices([*make_instances(model, PLACES, {})]) == model.made == [0, 1, 2]
 
 
 def test_a_failure_closes_those_that_were_made() -> None:
     model = Alone(broken=1)
     with pytest.raises(InternalError, match="broken"):
-        make_instances(model, PLACES)
+        make_instances(model, PLACES, {})
     assert 0 in model.closed
     assert set(model.closed) == set(model.made) - {1}

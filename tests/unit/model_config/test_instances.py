@@ -22,8 +22,8 @@ def test_a_group_for_gpus_has_its_count_on_each_and_a_passive_one_has_none() -> 
     assert list_instances(parse_config(CONFIG, "config.pbtxt")) == [
         InstancePlace("m_0_0", cpu, None),
         InstancePlace("m_0_1", cpu, None),
-        InstancePlace("m_1_0_gpu0", gpu, 0),
-        InstancePlace("m_1_0_gpu3", gpu, 3),
+        InstancePlace("m_1_0_gpu0", gpu, 0, "gpu_0"),
+        InstancePlace("m_1_0_gpu3", gpu, 3, "gpu_3"),
     ]
 
 

@@ -119,7 +119,9 @@ class ChildModel:
             if index < len(places)
             else InstancePlace(f"{source.name}_{index}", ModelInstanceGroup.KIND_CPU, None)
         )
-        alone = dataclasses.replace(source, config=_with_one_instance(source.config, place))
+        alone = dataclasses.replace(
+            source.for_instance(index), config=_with_one_instance(source.config, place), cores=()
+        )
         setup = InstanceSetup(
             place.name,
             source.name,

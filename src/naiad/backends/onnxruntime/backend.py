@@ -10,6 +10,7 @@ import onnxruntime
 
 from naiad.backends.base import ModelSource
 from naiad.backends.borrowed import borrow_array
+from naiad.backends.cores import kept_to
 from naiad.backends.model_file import find_model_file
 from naiad.backends.onnxruntime.failure import ORT_FAILURES, to_internal_error
 from naiad.backends.onnxruntime.global_threads import GlobalThreads
@@ -35,6 +36,8 @@ _ONNX_BFLOAT16: Final = 16  # TensorProto.DataType of onnx.proto
 _DETOUR_DATATYPES: Final = (datatypes.BYTES, datatypes.BF16)
 
 Session: TypeAlias = onnxruntime.InferenceSession
+# The GPU, and the cores of the host policy.
+_Place: TypeAlias = tuple[int | None, frozenset[int] | None]
 _make_value = onnxruntime.OrtValue.ortvalue_from_numpy
 _make_bf16_value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
 
@@ -69,7 +72,7 @@ class OnnxRuntimeBackend:
             NaiadError: the file can't be read or isn't what the config says.
         """
         opener = _SessionOpener(source, shares_threads=self._global_threads.is_asked_for(source))
-        session = opener.open(find_gpu(source.config, 0))
+        session = opener.open(0)
         artifact = read_signature(source.name, session)
         check_against_artifact(source.config, artifact)
         scalars = {
@@ -92,12 +95,20 @@ class _SessionOpener:
         """Open what this says from now on."""
         self._source = source
 
-    def open(self, gpu: int | None) -> Session:
+    def place(self, index: int) -> _Place:
+        """Where instance number ``index`` runs; those of one place can share a session."""
+        return find_gpu(self._source.config, index), self._source.cores_of(index)
+
+    def open(self, index: int) -> Session:
         config = self._source.config
+        gpu, cores = self.place(index)
         available = onnxruntime.get_available_providers()
         providers = select_providers(config, gpu, available)
-        options = make_session_options(self._source, shares_threads=self._shares_threads)
-        session = open_session(self._path, options, providers)
+        source = self._source.for_instance(index)
+        options = make_session_options(source, shares_threads=self._shares_threads)
+        # The session of the first instance is opened by the check of the file.
+        with kept_to(cores):
+            session = open_session(self._path, options, providers)
         check_providers(config.name, providers, session.get_providers())
         return session
 
@@ -112,26 +123,24 @@ class OnnxModel:
         session: Session,
         scalars: frozenset[str],
     ) -> None:
-        self._config = source.config
         self._opener = opener
         self._traits = _Traits(source, scalars)
         self._is_shared = shares_session(source)
         # The check of the file opened one where the first instance will be.
-        self._sessions: dict[int | None, Session] = {find_gpu(source.config, 0): session}
+        self._sessions: dict[_Place, Session] = {opener.place(0): session}
         self._lock = threading.Lock()
 
     def create_instance(self, index: int) -> "OnnxInstance":
         """An instance on the session of its place, or with one of its own if the config says so."""
-        gpu = find_gpu(self._config, index)
+        place = self._opener.place(index)
         with self._lock:
-            session = self._sessions.pop(gpu, None) or self._opener.open(gpu)
+            session = self._sessions.pop(place, None) or self._opener.open(index)
             if self._is_shared:
-                self._sessions[gpu] = session
+                self._sessions[place] = session
         return OnnxInstance(session, self._traits)
 
     def regroup(self, source: ModelSource) -> None:
         """Open sessions where this says from now on; those that are shared stay."""
-        self._config = source.config
         self._opener.regroup(source)
 
     def close(self) -> None:

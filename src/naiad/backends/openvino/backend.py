@@ -47,29 +47,29 @@ class OpenVinoBackend:
         Raises:
             NaiadError: the file can't be read or isn't what the config says.
         """
-        properties = make_properties(source)
+        make_properties(source)
         model = _read_model(source)
         _open_batch_axis(source, model)
         check_against_artifact(source.config, _read_signature(source, model))
-        return OpenVinoModel(source, model, properties)
+        return OpenVinoModel(source, model)
 
 
 class OpenVinoModel:
     """A model that fits its config."""
 
-    def __init__(
-        self, source: ModelSource, model: openvino.Model, properties: Mapping[str, str | int]
-    ) -> None:
+    def __init__(self, source: ModelSource, model: openvino.Model) -> None:
         self._source = source
         self._model = model
-        self._properties = properties
         self._signature = ModelSignature.for_backend(source.config)
         self._shapes = OutputShapes(self._signature, source.config)
 
     def create_instance(self, index: int) -> "OpenVinoInstance":
         """An instance with a compiled model, and so with threads, of its own."""
+        source = self._source
+        is_kept = source.cores_of(index) is not None
+        properties = make_properties(source.for_instance(index), is_kept=is_kept)
         try:
-            compiled = openvino.Core().compile_model(self._model, _DEVICE, self._properties)
+            compiled = openvino.Core().compile_model(self._model, _DEVICE, properties)
             request = compiled.create_infer_request()
         except _FAILURES as error:
             raise _to_internal_error(error) from error
@@ -77,7 +77,7 @@ class OpenVinoModel:
 
     def regroup(self, source: ModelSource) -> None:
         """Make instances of so many threads from now on."""
-        self._properties = make_properties(source)
+        self._source = source
 
     def close(self) -> None:
         """Nothing is held that the instances do not hold themselves."""

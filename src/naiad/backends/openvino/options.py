@@ -18,8 +18,12 @@ _FULL_PRECISION: Final = "f32"
 _SWITCHES: Final = {"YES": True, "NO": False}
 
 
-def make_properties(source: ModelSource) -> dict[str, str | int]:
+def make_properties(source: ModelSource, *, is_kept: bool = False) -> dict[str, str | int]:
     """What the CPU engine compiles the model with.
+
+    Args:
+        source: the model.
+        is_kept: to the cores of a host policy.
 
     Raises:
         InvalidArgumentError: a parameter has a value that it can't have.
@@ -32,6 +36,9 @@ def make_properties(source: ModelSource) -> dict[str, str | int]:
         "PERFORMANCE_HINT": read_text(config, "PERFORMANCE_HINT") or "LATENCY",
         _PRECISION: "bf16" if is_rounded else _FULL_PRECISION,
     }
+    if is_kept:
+        # Else it chooses cores itself, and gives the thread that asks it all of them.
+        properties["ENABLE_CPU_PINNING"] = False
     streams = read_text(config, "NUM_STREAMS")
     if streams is not None:
         properties["NUM_STREAMS"] = streams

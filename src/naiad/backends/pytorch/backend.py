@@ -1,6 +1,7 @@
 """Models of PyTorch's own file formats, run by torch."""
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -9,7 +10,7 @@ from naiad.backends.base import ModelSource
 from naiad.backends.pytorch.binding import Binding, bind
 from naiad.backends.pytorch.instance import TorchInstance
 from naiad.backends.pytorch.loading import load_program
-from naiad.backends.pytorch.options import TorchOptions
+from naiad.backends.pytorch.options import TorchOptions, read_intra_op_threads
 from naiad.backends.pytorch.placement import check_device, find_gpus, instance_devices
 from naiad.backends.pytorch.program import Program
 from naiad.errors import InvalidArgumentError
@@ -88,7 +89,9 @@ class TorchModel:
             del self._programs[device]
         elif index:
             _LOGGER.info("Reusing %s model for instance '%s'", program.format, self._source.name)
-        return TorchInstance(program, self._signature, self._binding, self._options, device)
+        threads = read_intra_op_threads(self._source.for_instance(index))
+        options = replace(self._options, intra_op_threads=threads)
+        return TorchInstance(program, self._signature, self._binding, options, device)
 
     def regroup(self, source: ModelSource) -> None:
         """Put instances where this says from now on; modules that are shared stay.

@@ -62,7 +62,6 @@ class TorchOptions:
                     key,
                     source.name,
                 )
-        intra_op = read_integer(config, "INTRA_OP_THREAD_COUNT")
         inter_op = read_integer(config, "INTER_OP_THREAD_COUNT")
         return cls(
             inference_mode=read_boolean(config, "INFERENCE_MODE") is not False,
@@ -70,10 +69,20 @@ class TorchOptions:
             shares_weights=read_boolean(config, "ENABLE_WEIGHT_SHARING") is True,
             cleans_cache=read_boolean(config, "ENABLE_CACHE_CLEANING") is True,
             has_cudnn=not read_boolean(config, "DISABLE_CUDNN"),
-            intra_op_threads=intra_op or read_integer(config, "NUM_THREADS") or source.thread_count,
+            intra_op_threads=read_intra_op_threads(source),
             inter_op_threads=inter_op or read_integer(config, "NUM_INTEROP_THREADS"),
             compile_parameters=_read_compile_parameters(config),
         )
+
+
+def read_intra_op_threads(source: ModelSource) -> int:
+    """Cores that one operator may use: what the config says, else those of an instance.
+
+    Raises:
+        InvalidArgumentError: a parameter is no number.
+    """
+    asked = read_integer(source.config, "INTRA_OP_THREAD_COUNT")
+    return asked or read_integer(source.config, "NUM_THREADS") or source.thread_count
 
 
 def _read_compile_parameters(config: ModelConfig) -> Mapping[str, Any] | None:
