@@ -290,7 +290,8 @@ class Server:
     """One server process of a session."""
 
     def __init__(self, command: str, repository: Path, args: Sequence[str]) -> None:
-        ports = _free_ports(3)
+        self._ports = _ReservedPorts(3)
+        ports = self._ports.numbers
         self.addresses = Addresses(("127.0.0.1", ports[0]), ("127.0.0.1", ports[1]))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop
         line = command.format(
@@ -306,7 +307,7 @@ class Server:
 
     def wait(self, what: str) -> bool:
         """Until the server is live or ready; False when it went away or took too long."""
-        return bool(replay.wait_up(self.addresses.http, what, self._process))
+        return bool(replay.wait_up(self.addresses.http, what, self._process, seconds=600))
 
     def is_gone(self) -> bool:
         """Whether the process ends within two seconds."""
@@ -332,14 +333,26 @@ class Server:
                 self._process.kill()
                 self._process.wait()
         self._log.close()
+        self._ports.close()
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
+class _ReservedPorts:
+    """Ports that the system gives to nobody who asks for any, until they are closed.
+
+    A server that asks for one of them by its number gets it, if it sets SO_REUSEADDR as all do:
+    these sockets have the ports and don't listen.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._sockets = [socket.socket() for _ in range(count)]
+        for each in self._sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        self.numbers: list[int] = [each.getsockname()[1] for each in self._sockets]
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.close()
 
 
 @contextlib.contextmanager
