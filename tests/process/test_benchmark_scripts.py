@@ -91,12 +91,12 @@ def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
             *(sys.executable, str(BENCHMARKS / "load_generator.py"), *arguments),
-            *("--seconds=0.3", "--warm-up-seconds=0"),
+            *("--seconds=1", "--warm-up-seconds=0"),
         ],
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=500,
     )
 
 
@@ -203,7 +203,7 @@ def run_benchmark(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=500,
     )
     assert result.returncode == 0, result.stderr
     document: dict[str, Any] = json.loads(output.read_text())
