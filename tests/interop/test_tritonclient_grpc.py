@@ -1,6 +1,7 @@
 """NVIDIA's gRPC client, sync, with callbacks, asyncio and streaming, against ``naiad serve``."""
 
 import asyncio
+import os
 import queue
 import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 RECORDED = Path(__file__).parent.parent / "conformance" / "recorded" / "repository"
 MODELS = ("simple", "simple_string", "id_fp32", "id_fp16", "id_bytes", "fixed4", "labels", "dyn")
-TIMEOUT_S = 30
+TIMEOUT_S = 300
 Array = npt.NDArray[Any]
 
 
@@ -233,12 +234,13 @@ def test_stream(client: triton.InferenceServerClient) -> None:
 
 def test_shared_memory(client: triton.InferenceServerClient) -> None:
     sent = np.arange(4, dtype=np.float32).reshape(1, 4)
-    region_in = shm.create_shared_memory_region("in", "/naiad_grpc_in", sent.nbytes)
-    region_out = shm.create_shared_memory_region("out", "/naiad_grpc_out", sent.nbytes)
+    key_in, key_out = (f"/naiad_grpc_{end}_{os.getpid()}" for end in ("in", "out"))
+    region_in = shm.create_shared_memory_region("in", key_in, sent.nbytes)
+    region_out = shm.create_shared_memory_region("out", key_out, sent.nbytes)
     try:
         shm.set_shared_memory_region(region_in, [sent])
-        client.register_system_shared_memory("in", "/naiad_grpc_in", sent.nbytes)
-        client.register_system_shared_memory("out", "/naiad_grpc_out", sent.nbytes)
+        client.register_system_shared_memory("in", key_in, sent.nbytes)
+        client.register_system_shared_memory("out", key_out, sent.nbytes)
         assert set(client.get_system_shared_memory_status().regions) == {"in", "out"}
         entry = triton.InferInput("IN", [1, 4], "FP32")
         entry.set_shared_memory("in", sent.nbytes)

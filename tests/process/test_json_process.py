@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.process.test_serve_command import PORTS, TIMEOUT_S, ServeProcess, add_model
+from tests.support.processes import children, has_ended
 
 pytestmark = pytest.mark.slow
 
@@ -36,21 +36,12 @@ def ask_large(server: ServeProcess) -> None:
 
 
 def json_process_of(server: ServeProcess) -> int:
-    children = [
-        pid
-        for task in Path(f"/proc/{server.pid}/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    ]
     (found,) = [
-        int(pid) for pid in children if b"json_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid
+        for pid in children(server.pid)
+        if b"json_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     return found
-
-
-def wait_for_end(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(TIMEOUT_S * 1000))
 
 
 def test_it_loads_no_framework(server: ServeProcess) -> None:
@@ -68,7 +59,7 @@ def test_it_ends_with_its_server(server: ServeProcess, number: signal.Signals) -
     try:
         server.signal(number)
         server.wait()
-        assert wait_for_end(descriptor)
+        assert has_ended(descriptor)
     finally:
         os.close(descriptor)
 

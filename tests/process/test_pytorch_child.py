@@ -5,6 +5,7 @@ import urllib.error
 from pathlib import Path
 
 import pytest
+from tests.support.processes import is_running
 from tests.support.repository_builder import RepositoryBuilder
 from tests.support.served_repository import Server, running_server
 
@@ -51,4 +52,4 @@ def test_a_crash_takes_the_process_of_the_model_and_not_the_server(tmp_path: Pat
         assert (three, server.is_running()) == (3, True)
         assert int(second) not in {int(first), server.pid}
         assert server.stop() == 0
-        assert not Path(f"/proc/{int(second)}").exists()
+        assert not is_running(int(second))

@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -239,7 +240,10 @@ def test_loading_and_unloading_leaves_no_memory_and_no_threads(
         cycle()
     # The inputs and outputs of the cycles alone are 24 and 800 MiB.
     assert resident_bytes() - memory < 16 << 20
-    assert thread_count() <= threads
+    # One that has been joined stays in the system's list for another moment.
+    deadline = time.monotonic() + 60  # noqa: TID251 - a test's own patience
+    while thread_count() > threads:
+        assert time.monotonic() < deadline  # noqa: TID251
 
 
 def resident_bytes() -> int:

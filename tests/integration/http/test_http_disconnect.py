@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.integration.http.test_http_server import TIMEOUT_S, Client
+from tests.support.python_models import write_model
 
 from naiad.clock import SystemClock
 from naiad.inference.statistics import FailureReason, ModelStatistics
@@ -16,17 +18,18 @@ from naiad.server.settings import Settings
 
 pytestmark = pytest.mark.slow
 
-# Long enough to find out within what the test wants to know, and short enough to wait for.
-DELAY_MS = 500
-CONFIG = """
-name: "slow"
-backend: "identity"
-max_batch_size: 8
-input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
-output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
-instance_group [ { count: 1 kind: KIND_CPU } ]
-parameters { key: "execute_delay_ms" value { string_value: "%d" } }
+# Each execution waits until somebody opens and closes the gate.
+MODEL = """
+class TritonPythonModel:
+    def execute(self, requests):
+        with open({gate!r}) as gate:
+            gate.read()
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", r.inputs()[0].as_numpy())])
+            for r in requests
+        ]
 """
+IN_PROCESS = 'parameters { key: "IN_PROCESS" value { string_value: "true" } }\n'
 INFER = "/v2/models/slow/infer"
 
 
@@ -37,10 +40,19 @@ def body(value: float) -> bytes:
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Server]:
-    (folder / "slow" / "1").mkdir(parents=True)
-    (folder / "slow" / "config.pbtxt").write_text(CONFIG % DELAY_MS)
+    gate = folder / "gate"
+    os.mkfifo(gate)
+    write_model(
+        folder / "models",
+        "slow",
+        MODEL.format(gate=str(gate)),
+        extra=IN_PROCESS,
+        max_batch_size=8,
+        inputs=("INPUT0",),
+        outputs=("OUTPUT0",),
+    )
     settings = Settings(
-        model_repository=(folder,),
+        model_repository=(folder / "models",),
         http_address="127.0.0.1",
         http_port=0,
         allow_grpc=False,
@@ -81,6 +93,11 @@ async def until(server: Server, condition: Callable[[], bool]) -> None:
     await client.close()
 
 
+async def open_gate(folder: Path) -> None:
+    """Let the execution under way, or else the next one, go on."""
+    await asyncio.to_thread((folder / "gate").write_bytes, b"")
+
+
 async def settle(server: Server) -> None:
     """Let the server handle what was sent: it shares this loop, and what was sent is there."""
     rounds = iter((False, False, True))
@@ -104,6 +121,7 @@ async def test_a_queued_request_is_dropped_at_once(tmp_path: Path) -> None:
         assert statistics.failures[FailureReason.CANCELED] == 1
         assert statistics.fail.count == 1
         for client, value in ((first, 1), (last, 3)):
+            await open_gate(tmp_path)
             status, _, answer = await client.answer()
             assert status == 200
             assert json.loads(answer)["outputs"][0]["data"] == [value]
@@ -120,9 +138,15 @@ async def test_a_request_under_way_counts_as_cancelled_too(tmp_path: Path) -> No
         await settle(server)
         assert statistics.pending_count == 0
         leaving.writer.transport.abort()
+        http = server.http
+        assert http is not None
+        # Of whoever is connected, only the one that asks is left.
+        await until(server, lambda: http.connection_count == 1)
+        await open_gate(tmp_path)
         await until(server, lambda: statistics.failures[FailureReason.CANCELED] == 1)
         assert statistics.success.count == 0
         client = await connect(server)
         client.request("POST", INFER, body(2))
+        await open_gate(tmp_path)
         assert (await client.answer())[0] == 200
         await client.close()

@@ -17,7 +17,7 @@ from naiad.frontends.http.server import HttpServer
 from naiad.inference.datatypes import FP32
 from naiad.model_config.signature import ModelSignature, TensorSpec
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 SECOND = 10**9
 
 
@@ -820,6 +820,8 @@ async def test_a_connection_that_is_idle_for_long_is_closed() -> None:
         idle.request("GET", "/v2/health/live")
         await idle.answer()
         new = await run.connect()
+        # Connections are accepted in their order.
+        assert (await run.ask("GET", "/v2/health/live"))[0] == 200
         run.engine.now += 61 * SECOND
         assert await idle.closed()
         assert await new.closed()

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -155,4 +156,7 @@ def test_an_instance_that_was_closed_leaves_nothing(tmp_path: Path) -> None:
     before = held()
     for _ in range(4):
         cycle()
-    assert held() == before
+    # The threads that saw to the processes end a moment after those.
+    deadline = time.monotonic() + 60  # noqa: TID251 - a test's own patience
+    while any(now > was for now, was in zip(held(), before, strict=True)):
+        assert time.monotonic() < deadline, (held(), before)  # noqa: TID251

@@ -38,7 +38,7 @@ THREADED = """
                     target=self.send_all, args=(r.get_response_sender(), n)
                 ).start()
 """
-# Answers with how many were sent when it got the response.
+# Answers with how many were sent when it got the response, of which there must be some first.
 TAKER = """
     import os
 
@@ -46,21 +46,25 @@ TAKER = """
         def execute(self, requests):
             answers = []
             for r in requests:
-                sent = os.path.getsize({progress!r}) if os.path.exists({progress!r}) else 0
+                while (sent := self.count()) < {least}:
+                    pass
                 out = pb_utils.Tensor("OUT", np.array([sent], np.float32))
                 answers.append(pb_utils.InferenceResponse([out]))
             return answers
+
+        def count(self):
+            return os.path.getsize({progress!r}) if os.path.exists({progress!r}) else 0
 """
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 IN_PROCESS = 'parameters { key: "IN_PROCESS" value { string_value: "true" } }\n'
 
 
-def write_ensemble(path: Path, source: str, extra: str, limit: int) -> None:
+def write_ensemble(path: Path, source: str, extra: str, limit: int, least: int = 0) -> None:
     progress = str(path.parent / "progress")
     write_model(
         path, "source", source + SEND_ALL.format(progress=progress), extra=DECOUPLED + extra
     )
-    write_model(path, "taker", TAKER.format(progress=progress))
+    write_model(path, "taker", TAKER.format(progress=progress, least=least))
     tensors = "[ { name: %r data_type: TYPE_FP32 dims: [ -1 ] } ]"
     RepositoryBuilder(path).add_model(
         "pair",
@@ -95,8 +99,9 @@ async def test_a_sender_waits_for_room_in_the_next_step(
 
 async def test_a_sender_that_nobody_holds_up_runs_ahead(tmp_path: Path) -> None:
     path = tmp_path / "models"
-    write_ensemble(path, INSIDE, "", 0)
-    assert max(await leads(path)) > LIMIT + 1
+    # Nothing is taken before all is sent.
+    write_ensemble(path, INSIDE, "", 0, least=COUNT)
+    assert max(await leads(path)) == COUNT
 
 
 @pytest.mark.parametrize("extra", ["", IN_PROCESS])
