@@ -129,7 +129,7 @@ class GrpcCarrier:
         self._client.start_stream(lambda result, error: answers.put((result, error)))
         try:
             self._client.async_stream_infer(model, inputs, **options)
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=500)
         finally:
             self._client.stop_stream()
         if error is not None:

@@ -77,7 +77,7 @@ def ask(command: str, addresses: Mapping[str, str]) -> str:
     host, _, path = url.partition("/")
     method = options[1] if options else "GET"
     request = urllib.request.Request(f"{addresses[host]}/{path}", method=method)
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=500) as response:
         return str(response.read().decode())
 
 

@@ -29,6 +29,6 @@ def test_the_line_for_the_shell_completes_verbs() -> None:
     echo "${{COMPREPLY[@]}}"
     """
     done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60
+        ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=500
     )
     assert done.stdout.split() == ["verify"]

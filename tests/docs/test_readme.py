@@ -24,7 +24,7 @@ def run(command: str, folder: Path, *extra: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=110,
+        timeout=500,
     ).stdout
 
 

@@ -60,7 +60,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def get(address: str, path: str) -> Any:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=500) as answer:
         return json.load(answer)
 
 
@@ -91,7 +91,7 @@ def fuzz(address: str, operation: str, examples: int) -> None:
             case.path_parameters["model"] = name
             if "version" in case.path_parameters:
                 case.path_parameters["version"] = "1"
-        response = case.call(base_url=f"http://{address}", timeout=10)
+        response = case.call(base_url=f"http://{address}", timeout=500)
         case.validate_response(response, checks=CHECKS)
 
     ask()

@@ -296,7 +296,7 @@ def test_an_unknown_output(client: triton.InferenceServerClient) -> None:
 def exchange(address: str, request: bytes, *, half_close: bool = False) -> bytes:
     """Send bytes as they are; everything that comes back until the server closes."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=500) as connection:
         connection.sendall(request)
         if half_close:
             connection.shutdown(socket.SHUT_WR)

@@ -203,10 +203,10 @@ def test_async_infer(address: str) -> None:
         rows = [np.full((1, 3), value, np.float32) for value in range(8)]
         pending = [blocking.async_infer("id_fp32", [tensor("IN", row)]) for row in rows]
         for row, request in zip(rows, pending, strict=True):
-            np.testing.assert_array_equal(request.get_result(timeout=30).as_numpy("OUT"), row)
+            np.testing.assert_array_equal(request.get_result(timeout=500).as_numpy("OUT"), row)
         failed = blocking.async_infer("nope", [tensor("IN", ROW)])
         with pytest.raises(InferenceServerException, match="'nope' is not found"):
-            failed.get_result(timeout=30)
+            failed.get_result(timeout=500)
 
 
 @covers("generate_request_body", "parse_response_body")
@@ -214,7 +214,7 @@ def test_bodies_by_hand(client: Blocking | Asyncio, address: str) -> None:
     body, header_length = client.call(
         "generate_request_body", [tensor("IN", ROW)], request_id="by hand"
     )
-    connection = http.client.HTTPConnection(address, timeout=30)
+    connection = http.client.HTTPConnection(address, timeout=500)
     connection.request(
         "POST",
         "/v2/models/id_fp32/infer",

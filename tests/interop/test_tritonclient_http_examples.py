@@ -117,7 +117,7 @@ def test_simple_many_at_a_time(address: str) -> None:
     with triton.InferenceServerClient(address, concurrency=2) as client:
         pending = [client.async_infer("simple", numbers(), outputs=wanted()) for _ in range(6)]
         for request in pending:
-            check(request.get_result(block=True, timeout=30))
+            check(request.get_result(block=True, timeout=500))
 
 
 def test_simple_with_asyncio(address: str) -> None:

@@ -80,7 +80,7 @@ def test_infer_by_asyncio(secured: Secured) -> None:
 
 def test_an_unknown_client_is_refused(secured: Secured) -> None:
     host, port = secured.target.split(":")
-    connection = http.client.HTTPSConnection(host, int(port), context=secured.unknown, timeout=30)
+    connection = http.client.HTTPSConnection(host, int(port), context=secured.unknown, timeout=500)
     with pytest.raises((ssl.SSLError, ConnectionError)):  # noqa: PT012  # TLS 1.3: when reading
         connection.request("GET", "/v2/health/live")
         connection.getresponse()
@@ -89,7 +89,7 @@ def test_an_unknown_client_is_refused(secured: Secured) -> None:
 
 def test_a_plain_client_is_refused(secured: Secured) -> None:
     host, port = secured.target.split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    connection = http.client.HTTPConnection(host, int(port), timeout=500)
     with pytest.raises((http.client.HTTPException, ConnectionError)):  # noqa: PT012
         connection.request("GET", "/v2/health/live")
         connection.getresponse()

@@ -47,7 +47,7 @@ class ModelServer:
         shutil.copy(source, version / filename)
         if config:
             (version.parent / "config.pbtxt").write_text(config, encoding="utf-8")
-        connection = http.client.HTTPConnection(self._process.address, timeout=60)
+        connection = http.client.HTTPConnection(self._process.address, timeout=500)
         connection.request("POST", f"/v2/repository/models/{name}/load")
         response = connection.getresponse()
         body = response.read()

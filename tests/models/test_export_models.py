@@ -9,7 +9,7 @@ from tests.support.wheels import require_wheel
 
 from naiad.verify.report import ExitCode
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 SAMPLE = {("keyed", "onnx"), ("keyed", "torchscript"), ("pnet", "onnx"), ("pnet", "pt2")}
 

@@ -105,7 +105,6 @@ output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ 1000 ] }} ]
 
 
 @pytest.mark.full
-@pytest.mark.timeout(400)
 def test_efficientnet_agrees_in_every_format(server: ModelServer, efficientnet: Path) -> None:
     known = np.load(efficientnet / "expected.npz")
     config = CLASSIFIER.format(input="INPUT__0", output="OUTPUT__0")

@@ -45,7 +45,6 @@ def test_a_library_that_is_none_is_refused(tmp_path: Path) -> None:
 
 # g++ reads torch's headers for 8 s, and for a minute on a busy machine.
 @pytest.mark.full
-@pytest.mark.timeout(600)
 def test_a_library_in_the_model_folder_brings_its_operators(tmp_path: Path) -> None:
     compiler = shutil.which("g++")
     if compiler is None:

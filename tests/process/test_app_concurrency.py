@@ -20,7 +20,7 @@ import numpy as np
 
 import naiad
 
-both = threading.Barrier(2, timeout=30)
+both = threading.Barrier(2, timeout=500)
 served = naiad.model(inputs=["x:FP32:1"], outputs=["y:FP32:1"], concurrency=2)
 
 
@@ -44,7 +44,7 @@ class AsyncStream:
 
     async def __call__(self, x):
         yield x
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(500):
             await self.waiting.wait()
         yield x + 1
 
@@ -57,7 +57,7 @@ class AsyncOnce:
     async def __call__(self, x):
         if x[0] < 0:
             raise ValueError("negative")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(500):
             await self.waiting.wait()
         return x + 1
 

@@ -30,7 +30,7 @@ def check(*arguments: str | Path, columns: str = "80") -> "subprocess.CompletedP
         ["env", f"COLUMNS={columns}", command, "check", *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=False,
     )
 

@@ -51,7 +51,7 @@ def test_what_needs_torch_says_how_to_get_it(arguments: list[str], tmp_path: Pat
     write_version(tmp_path / "models" / "other" / "1")
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, *arguments],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

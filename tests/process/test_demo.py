@@ -17,7 +17,7 @@ from naiad.verify.server_process import ServerProcess
 ROOT = Path(__file__).parent.parent.parent
 DEMO = ROOT / "examples" / "demo"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ def doctor(*arguments: str) -> tuple[int, str]:
         [sys.executable, "-m", "naiad", "doctor", *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr

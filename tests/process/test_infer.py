@@ -35,7 +35,7 @@ def infer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Infer]:
                 [command, "infer", *arguments, "--url", server.address],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=500,
                 check=False,
             )
             return done.returncode, done.stdout, done.stderr

@@ -77,7 +77,7 @@ def test_the_archive_from_torchserve(tmp_path: Path) -> None:
 
     done = subprocess.run(
         [sys.executable, "-m", "naiad", *shlex.split(command)[1:]],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=110,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr

@@ -102,7 +102,7 @@ def test_square_over_a_grpc_stream(server: Server) -> None:
         numbers = []
         is_final = False
         while not is_final:
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=500)
             assert error is None
             is_final = result.get_response().parameters["triton_final_response"].bool_param
             if not is_final:
@@ -192,7 +192,7 @@ def test_a_file_without_models_is_an_error(tmp_path: Path) -> None:
         [sys.executable, "-m", "naiad", "serve", path],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=500,
         check=False,
     )
     assert ended.returncode == 1

@@ -29,7 +29,7 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 parameters {{ key: "execute_delay_ms" value {{ string_value: "{delay_ms}" }} }}
 """
 PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 NAIAD_SERVE = (sys.executable, "-m", "naiad", "serve")
 
 

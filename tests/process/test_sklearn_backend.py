@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sklearn_backend"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

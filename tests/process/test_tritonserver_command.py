@@ -278,7 +278,7 @@ def test_a_laptop_can_try_a_config_for_gpus(tmp_path: Path, started: list[ServeP
 
 def post(url: str, body: Any) -> Any:
     request = urllib.request.Request(url, json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=500) as response:
         return json.loads(response.read() or b"null")
 
 

@@ -22,7 +22,7 @@ from naiad.exporter.options import ExportOptions
 from naiad.repository.golden import MANIFEST_NAME, digest_files
 from naiad.verify.server_process import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 SOURCE = '''
 import torch
@@ -117,7 +117,7 @@ def verify(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     document = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}

@@ -41,7 +41,7 @@ from naiad.verify.wire import (
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 20.0
+WAIT_S = 300.0
 RECORDED = Path(__file__).parent.parent / "conformance" / "recorded" / "repository"
 DATA: dict[str, Any] = {
     "BOOL": np.array([[True, False]]),

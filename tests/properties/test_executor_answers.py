@@ -181,7 +181,7 @@ async def serve(config: ModelConfig, schedule: Sequence[Step], instance_count: i
         for other in sent:
             if other.step.fate == "cancel later" and other is not one:
                 other.cancel(executor)
-    await asyncio.wait_for(executor.drain(), 30)
+    await asyncio.wait_for(executor.drain(), 300)
     await executor.close()
     for one in sent:
         one.check()

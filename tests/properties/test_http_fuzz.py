@@ -23,7 +23,7 @@ from naiad.frontends.http.server import HttpServer
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 60.0
 BUDGET_BYTES: Final = 64 << 20
 # What the process may grow by while a batch of hostile clients is served.
 MAX_GROWTH_BYTES: Final = 256 << 20

@@ -5,7 +5,7 @@ from typing import Any
 
 from naiad.frontends.asgi.messages import Message, Scope
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 class Ask:

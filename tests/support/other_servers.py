@@ -19,7 +19,7 @@ from tests.support.wheels import CACHE, UnreachableError, unpack_wheel
 
 FOLDER = CACHE.parent / "servers"
 _TIMEOUT_S = 540
-_START_S = 120
+_START_S = 400
 
 
 def require_environment(name: str, requirements: Sequence[str]) -> Path:
@@ -90,7 +90,7 @@ def running(
             yield
         finally:
             process.terminate()
-            process.wait(timeout=60)
+            process.wait(timeout=300)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

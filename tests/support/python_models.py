@@ -21,6 +21,8 @@ from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
 
 Array = npt.NDArray[Any]
+# A process that has to start first takes its time on a machine that does other things meanwhile.
+TIMEOUT_S = 200
 
 _HEAD = """\
 import numpy as np
@@ -130,11 +132,11 @@ class Asked:
         """Return when there are so many responses."""
         while len(self.responses) < count:
             self._progress.clear()
-            await asyncio.wait_for(self._progress.wait(), 30)
+            await asyncio.wait_for(self._progress.wait(), TIMEOUT_S)
 
     async def all(self) -> list[InferResponse]:
         """Every response, once the last one is there."""
-        await asyncio.wait_for(self.is_over.wait(), 30)
+        await asyncio.wait_for(self.is_over.wait(), TIMEOUT_S)
         return self.responses
 
     def _take(self, response: InferResponse) -> None:

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-_TIMEOUT_S = 60
 # Starting many interpreters at once on a busy machine takes its time.
-_START_TIMEOUT_S = 180
+_TIMEOUT_S = 500
 _SERVE = (sys.executable, "-m", "naiad", "serve")
 _PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 
@@ -41,7 +40,7 @@ class Server:
         self._stream: IO[str] = self._process.stderr
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        if not self._is_up.wait(_START_TIMEOUT_S) or "HTTPService" not in self._found:
+        if not self._is_up.wait(_TIMEOUT_S) or "HTTPService" not in self._found:
             # Or its output would be read for ever.
             self.stop(signal.SIGKILL)
             raise AssertionError("".join(self.lines))
@@ -57,7 +56,9 @@ class Server:
 
     def get(self, path: str, service: str = "HTTPService") -> str:
         """The body of a GET."""
-        with urllib.request.urlopen(f"http://{self._found[service]}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(
+            f"http://{self._found[service]}{path}", timeout=_TIMEOUT_S
+        ) as answer:
             text: str = answer.read().decode()
             return text
 
@@ -66,7 +67,7 @@ class Server:
         request = urllib.request.Request(
             f"http://{self._found['HTTPService']}{path}", json.dumps(body).encode()
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             text: str = answer.read().decode()
             return text
 
@@ -77,7 +78,7 @@ class Server:
             body,
             {"Inference-Header-Content-Length": str(header_length)},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             text: str = answer.read().decode()
             return text
 

@@ -51,7 +51,7 @@ class SuiteServer:
         self._repository = repository
         self._process = ServerProcess(repository, options=_OPTIONS)
         self._http = HttpClient(self._process.address)
-        self._control = http.client.HTTPConnection(self._process.address, timeout=60)
+        self._control = http.client.HTTPConnection(self._process.address, timeout=500)
         self._grpc = triton_grpc.InferenceServerClient(self._process.grpc_address)
 
     def __enter__(self) -> Self:

@@ -21,7 +21,6 @@ def test_the_kept_results_are_of_a_clean_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_sample_passes() -> None:
     require_wheel(REQUIREMENT, PATTERN)
     report = run(sample_cases(SAMPLE))

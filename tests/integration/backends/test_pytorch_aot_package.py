@@ -21,7 +21,7 @@ from naiad.backends.pytorch.aot_package import is_aot_package
 from naiad.backends.pytorch.backend import PyTorchBackend
 from naiad.errors import InvalidArgumentError, UnsupportedError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 INPUTS = ["ARGS[0]", "ARGS[1][x]", "ARGS[1][y]", "KWARGS[right]"]
 OUTPUTS = ["RESULT[sum]", "RESULT[pair][0]", "RESULT[pair][1]"]

@@ -105,7 +105,7 @@ def server() -> Iterator[PlayedServer]:
 
 @pytest.fixture
 def client(server: PlayedServer) -> Iterator[HttpClient]:
-    with HttpClient(server.url, timeout_s=10) as made:
+    with HttpClient(server.url, timeout_s=60) as made:
         yield made
 
 
@@ -201,7 +201,7 @@ def test_a_connection_that_the_server_closed_in_between_is_replaced(
     assert client.is_live()
     # The server closes that connection before it accepts another, so once another client has
     # its answer, the end of the stream is there.
-    with HttpClient(server.url, timeout_s=10) as other:
+    with HttpClient(server.url, timeout_s=60) as other:
         assert other.is_live()
 
     assert client.is_live()
@@ -303,7 +303,7 @@ def test_a_body_refused_while_it_is_sent_gives_the_servers_reason() -> None:
         # More than the buffers of both sockets hold, so the client is still sending.
         data = np.zeros((1, 1 << 23), np.float32)
         with (
-            HttpClient(f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=10) as client,
+            HttpClient(f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=60) as client,
             pytest.raises(InvalidArgumentError, match="too large"),
         ):
             client.infer("m", [Tensor("x", datatypes.FP32, data.shape, data)])

@@ -36,7 +36,7 @@ class FakeInstance:
         self, inputs: Mapping[str, npt.NDArray[Any]], output_names: Sequence[str]
     ) -> Sequence[Tensor]:
         self.started.release()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         return [Tensor("OUT", FP32, inputs["IN"].shape, inputs["IN"].copy())]
 
     def close(self) -> None:

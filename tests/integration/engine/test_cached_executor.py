@@ -43,7 +43,7 @@ class FakeInstance:
         self, inputs: Mapping[str, npt.NDArray[Any]], output_names: Sequence[str]
     ) -> Sequence[Tensor]:
         self.started.release()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         self.execution_count += 1
         data = inputs["IN"]
         if data.dtype == np.object_:

@@ -334,7 +334,7 @@ async def test_an_ensemble_that_can_not_run_says_why(
     repository.add_model("ring_b", chain("ring_b", "ring"))
     text = FAILURES[name][1]
     with pytest.raises(InvalidArgumentError) as caught:
-        await asyncio.wait_for(load(engine, name), 30)
+        await asyncio.wait_for(load(engine, name), 60)
     assert caught.value.message.startswith(f"load failed for model '{name}': {text}\n")
     (line,) = [line for line in await engine.index(ready_only=False) if line.name == name]
     cause = f"Invalid argument: {text}"
@@ -350,7 +350,7 @@ async def test_two_ensembles_that_call_each_other_fail_together_at_the_start(
     repository.add_model("ring_a", chain("ring_a", "ring_b"))
     repository.add_model("ring_b", chain("ring_b", "ring_a"))
     made = make_engine(repository, ModelControlMode.NONE)
-    failures = await asyncio.wait_for(made.start(), 30)
+    failures = await asyncio.wait_for(made.start(), 60)
     await made.stop()
     assert sorted(failures) == ["ring_a", "ring_b"]
     assert all("circular dependency between ensembles" in e.message for e in failures.values())
@@ -413,7 +413,7 @@ async def test_the_statistics_of_the_steps_count_too(engine: Engine) -> None:
 
 async def until_unloaded(engine: Engine, *names: str) -> None:
     """Unloading finishes on the loop, and closing an instance takes a thread's time."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             now = await states(engine)
             if all(now[name] is ModelState.UNAVAILABLE for name in names):

@@ -75,7 +75,7 @@ class GatedBackend:
 
     def load(self, source: ModelSource) -> "GatedBackend":
         self.loads.set()
-        assert self.may_load.wait(30)
+        assert self.may_load.wait(300)
         if self.fails:
             raise InternalError("broken")
         return self
@@ -86,7 +86,7 @@ class GatedBackend:
     def execute(
         self, inputs: Mapping[str, npt.NDArray[Any]], output_names: Sequence[str]
     ) -> Sequence[Tensor]:
-        assert self.may_execute.wait(30)
+        assert self.may_execute.wait(300)
         return [Tensor("OUT", FP32, inputs["IN"].shape, inputs["IN"])]
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Stage:
         self.backend.loads.clear()
         self.backend.may_load.clear()
         self._tasks.append(asyncio.ensure_future(work))
-        assert await asyncio.to_thread(self.backend.loads.wait, 30)
+        assert await asyncio.to_thread(self.backend.loads.wait, 300)
 
     async def send(self) -> None:
         """A request that is in the model until the end of the test."""

@@ -26,7 +26,7 @@ class ObservedBackend(IdentityBackend):
 
     def __init__(self, failures: int = 0, together: int = 1) -> None:
         self._failures = failures
-        self._barrier = threading.Barrier(together, timeout=30)
+        self._barrier = threading.Barrier(together, timeout=300)
         self._lock = threading.Lock()
         self._running = 0
         self.most_running = 0

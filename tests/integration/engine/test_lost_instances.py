@@ -134,10 +134,10 @@ async def test_a_batch_that_waits_for_company_is_told_that_its_instances_are_giv
     await asyncio.sleep(0)
     for instance in instances:
         instance.lose("given up", is_final=True)
-    response = await asyncio.wait_for(answer, 5)
+    response = await asyncio.wait_for(answer, 60)
     assert isinstance(response.error, UnavailableError)
     assert executor.statistics.pending_count == 0
-    await asyncio.wait_for(executor.drain(), 5)
+    await asyncio.wait_for(executor.drain(), 60)
     await executor.close()
 
 
@@ -156,11 +156,11 @@ async def test_a_backlog_of_sequences_is_told_that_its_instances_are_given_up(
         request.correlation_id, request.sequence_start = key, True
         executor.submit(request)
         answers.append(answer)
-    await asyncio.wait_for(asyncio.gather(*answers[:2]), 5)
+    await asyncio.wait_for(asyncio.gather(*answers[:2]), 60)
     for instance in instances:
         instance.lose("given up", is_final=True)
-    for response in await asyncio.wait_for(asyncio.gather(*answers[2:]), 5):
+    for response in await asyncio.wait_for(asyncio.gather(*answers[2:]), 60):
         assert isinstance(response.error, UnavailableError)
     assert executor.statistics.pending_count == 0
-    await asyncio.wait_for(executor.drain(), 5)
+    await asyncio.wait_for(executor.drain(), 60)
     await executor.close()

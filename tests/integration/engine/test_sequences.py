@@ -76,7 +76,7 @@ class SumInstance:
     ) -> Sequence[Tensor]:
         self.batches.append({name: data.ravel().tolist() for name, data in inputs.items()})
         self.started.release()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         if (inputs["IN"] == -1).any():
             raise InvalidArgumentError("no such number")
         total = inputs["SUM_IN"] + inputs["IN"]
@@ -141,7 +141,7 @@ async def error(answer: asyncio.Future[InferResponse]) -> NaiadError:
 
 
 async def started(instance: SumInstance) -> None:
-    assert await asyncio.to_thread(instance.started.acquire, timeout=10)
+    assert await asyncio.to_thread(instance.started.acquire, timeout=60)
 
 
 both = pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
@@ -347,7 +347,7 @@ async def test_a_drain_answers_the_backlog_although_no_slot_is_given_up() -> Non
     harness = Harness("direct { } max_sequence_idle_microseconds: 3600000000", max_batch_size=1)
     assert await harness.infer(1, 5, "s") == 5
     waiting = [harness.send(2, 3, "s")[1], harness.send(2, 4)[1], harness.send(3, 9, "s")[1]]
-    await asyncio.wait_for(harness.executor.drain(), 5)
+    await asyncio.wait_for(harness.executor.drain(), 60)
     assert [result(await answer) for answer in waiting] == [3, 7, 9]
     with pytest.raises(UnavailableError, match="stopped accepting"):
         harness.send(1, 1)

@@ -227,7 +227,6 @@ def test_what_torchscript_cannot_read_is_traced_and_right(tmp_path: Path, make: 
 
 
 @pytest.mark.full  # a C++ compiler runs twice, for ten seconds and more
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
 def test_a_compiled_package_rounds_up_only_as_its_example_did(tmp_path: Path) -> None:
     # torch's compiler leaves ceil_mode out where it changes nothing at the example's size, and its

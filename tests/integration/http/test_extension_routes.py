@@ -24,7 +24,7 @@ from naiad.protocol.forwarded_headers import compile_forward_pattern
 from naiad.protocol.log_settings import LogSettingValues
 from naiad.protocol.trace_setting import TraceSettingValues
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 INFER = "/v2/models/id_fp32/infer"
 
 

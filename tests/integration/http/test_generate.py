@@ -19,7 +19,7 @@ from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
 from naiad.model_config.signature import ModelSignature, TensorSpec
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 EVENTS = "text/event-stream; charset=utf-8"
 WRONG_COUNT = (
     b'{"error":"generate expects model to produce exactly 1 response, use generate stream for '

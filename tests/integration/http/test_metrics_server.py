@@ -7,7 +7,7 @@ from naiad.errors import UnavailableError
 from naiad.frontends.metrics.server import MetricsOptions, MetricsServer
 
 PAGE = b"# HELP a b\na 1\n"
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 @pytest.fixture

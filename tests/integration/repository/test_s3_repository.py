@@ -145,4 +145,4 @@ from naiad.server.command_line import parse_arguments
 build_server(parse_arguments(sys.argv[1:]), SystemClock(), lambda values: None)
 assert "obstore" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=500)

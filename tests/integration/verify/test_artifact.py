@@ -86,7 +86,6 @@ def test_each_format_runs_alone_and_names_its_outputs(
 
 @pytest.mark.full  # a C++ compiler runs for ten seconds and more
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
-@pytest.mark.timeout(600)
 def test_a_compiled_package_runs_alone(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     export_compiled(path)

@@ -23,7 +23,7 @@ from naiad.verify.report import ModelReport
 from naiad.verify.server_process import ServerProcess
 from naiad.verify.verification import VerifyOptions, verify_repository
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 Fault = Callable[[nn.Module], nn.Module] | None
 

@@ -17,7 +17,7 @@ from torch import nn
 from naiad.cli.export import export
 from naiad.cli.verify import verify
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 NETS = """
 import torch

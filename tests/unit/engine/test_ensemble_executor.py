@@ -281,7 +281,7 @@ async def test_a_first_step_that_refuses_refuses_the_request() -> None:
         harness.submit()
     assert harness.responses == []
     assert harness.executor.statistics.fail.count == 2
-    await asyncio.wait_for(harness.executor.drain(), 1)
+    await asyncio.wait_for(harness.executor.drain(), 60)
 
 
 async def test_a_later_step_that_refuses_is_an_answer() -> None:
@@ -298,7 +298,7 @@ async def test_a_model_that_is_gone_refuses_the_request() -> None:
     with pytest.raises(UnavailableError, match=r"^in ensemble 'e', no b$"):
         harness.submit()
     # The other model is not held any more.
-    await asyncio.wait_for(harness.models.models["a"].retire(), 1)
+    await asyncio.wait_for(harness.models.models["a"].retire(), 60)
 
 
 async def test_a_model_is_held_until_the_request_is_answered() -> None:
@@ -309,7 +309,7 @@ async def test_a_model_is_held_until_the_request_is_answered() -> None:
     assert not harness.models.steps["b"].is_drained
     harness.answer("a", 1.0)
     harness.answer("b", 1.0)
-    await asyncio.wait_for(retiring, 1)
+    await asyncio.wait_for(retiring, 60)
     assert harness.texts() == [("Y=1", True)]
 
 
@@ -320,8 +320,8 @@ async def test_cancelling_drops_the_steps_and_answers_nothing() -> None:
     harness.executor.cancel(request)
     assert harness.models.steps["a"].cancelled == [step]
     assert harness.executor.statistics.failures[FailureReason.CANCELED] == 1
-    await asyncio.wait_for(harness.executor.drain(), 1)
-    await asyncio.wait_for(harness.models.models["a"].retire(), 1)
+    await asyncio.wait_for(harness.executor.drain(), 60)
+    await asyncio.wait_for(harness.models.models["a"].retire(), 60)
     assert harness.responses == []
     harness.executor.cancel(request)  # late, and of no effect
     assert harness.executor.statistics.fail.count == 1
@@ -337,7 +337,7 @@ async def test_draining_waits_for_requests_and_takes_no_more() -> None:
     assert not draining.done()
     harness.answer("a", 1.0)
     harness.answer("b", 1.0)
-    await asyncio.wait_for(draining, 1)
+    await asyncio.wait_for(draining, 60)
 
 
 async def test_each_answer_of_a_decoupled_step_becomes_one_and_the_last_says_so() -> None:
@@ -485,7 +485,7 @@ async def test_what_is_held_back_is_dropped_with_its_request() -> None:
     harness.executor.cancel(request)
     assert len(harness.models.steps["b"].cancelled) == 1
     assert len(harness.models.steps["b"].requests) == 1
-    await asyncio.wait_for(harness.executor.drain(), 1)
+    await asyncio.wait_for(harness.executor.drain(), 60)
 
 
 async def test_the_end_of_a_decoupled_step_alone_ends_the_ensemble() -> None:

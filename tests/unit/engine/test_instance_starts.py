@@ -59,7 +59,7 @@ class Processes(Alone):
         self._barrier = threading.Barrier(len(PLACES))
 
     def create_instance(self, index: int) -> Instance:
-        self._barrier.wait(30)
+        self._barrier.wait(300)
         return Made(index, self.closed)  # type: ignore[return-value]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.python_models import (
+    TIMEOUT_S,
     Array,
     Asked,
     ask,
@@ -446,7 +447,7 @@ async def test_a_model_that_asks_for_itself_while_it_loads_is_refused(
     async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
         # An unload of what is not known yet has nothing to wait for.
         for _ in range(2):
-            await asyncio.wait_for(engine.load_model("m", None, {}), 30)
+            await asyncio.wait_for(engine.load_model("m", None, {}), TIMEOUT_S)
             (tmp_path / "m" / "1" / "model.py").touch()
         (said,) = await value(engine, "m", floats(0))
         assert "model 'm' would wait for ever: it asks for 'm' while it loads" in said
@@ -458,7 +459,7 @@ async def test_models_that_load_each_other_load(tmp_path: Path) -> None:
         write_model(tmp_path, name, source, output_datatype="TYPE_STRING")
     async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
         loads = (engine.load_model(name, None, {}) for name in ("a", "c", "b"))
-        await asyncio.wait_for(asyncio.gather(*loads), 60)
+        await asyncio.wait_for(asyncio.gather(*loads), TIMEOUT_S)
         said = [(await value(engine, name, floats(0)))[0] for name in ("a", "b", "c")]
         assert sum("would wait for ever" in text for text in said) == 1
         assert said.count("nothing") == 2
