@@ -145,7 +145,7 @@ def test_what_a_model_has_forked_ends_with_the_server(
         assert len(pids) == 2
         processes = [os.pidfd_open(pid) for pid in pids]
         server.stop(number)
-        assert wait_for_end(processes)
+        assert all(map(has_ended, processes))
         for descriptor in processes:
             os.close(descriptor)
 
