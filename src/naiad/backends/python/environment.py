@@ -10,6 +10,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from naiad.backends.python.options import own_interpreter
 from naiad.errors import InternalError, InvalidArgumentError
@@ -17,6 +18,12 @@ from naiad.errors import InternalError, InvalidArgumentError
 _log = logging.getLogger(__name__)
 
 _UNPACK_TIMEOUT_S = 300
+# Where packages of conda leave what must be set before their libraries are used.
+_CONDA_SCRIPTS: Final = "etc/conda/activate.d/*.sh"
+_ACTIVATE: Final = (
+    'export CONDA_PREFIX="$0" PATH="$0/bin:$PATH"; '
+    f'for script in "$0"/{_CONDA_SCRIPTS}; do . "$script"; done; exec "$@"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,16 @@ class Environment:
 
     interpreter: Path
     folder: Path | None
+
+    def command(self) -> list[str]:
+        """What starts the interpreter; the arguments of the interpreter follow.
+
+        As in a shell in which the environment is active, which Triton starts its processes from.
+        """
+        if self.folder is None or not any(self.folder.glob(_CONDA_SCRIPTS)):
+            return [str(self.interpreter)]
+        shell = shutil.which("bash") or "/bin/sh"
+        return [shell, "-c", _ACTIVATE, str(self.folder), str(self.interpreter)]
 
 
 class Environments:
@@ -87,5 +104,10 @@ def _unpack(archive: Path, folder: Path) -> None:
                 capture_output=True,
                 timeout=_UNPACK_TIMEOUT_S,
             )
+    except tarfile.ReadError as error:
+        raise InternalError(
+            f"environment '{archive}' can't be unpacked: it is no archive that tar can read, plain "
+            "or by gzip, bzip2 or xz; conda-pack makes one with '--format tar.gz'"
+        ) from error
     except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
         raise InternalError(f"environment '{archive}' can't be unpacked: {error}") from error

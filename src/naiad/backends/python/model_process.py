@@ -175,7 +175,7 @@ class ModelProcess:
         regions = [create_region(), create_region()]
         descriptors = [theirs.fileno(), *reversed(regions)]
         command = [
-            str(options.environment.interpreter),
+            *options.environment.command(),
             "-u",
             str(_PROGRAM),
             *map(str, descriptors),
@@ -196,7 +196,7 @@ class ModelProcess:
             _close_all(regions)
             raise InternalError(
                 f"Failed to start the process of model instance '{options.name}' with "
-                f"'{command[0]}': {error.strerror}"
+                f"'{options.environment.interpreter}': {error.strerror}"
             ) from error
         finally:
             theirs.close()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -473,6 +474,106 @@ def make_environment(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "borrowed.pth").write_text(str(Path(np.__file__).parents[1]))
+
+
+def write_conda_files(folder: Path) -> None:
+    """What conda adds: where the environment lies, written into files, and scripts to source."""
+    (packages,) = folder.glob("lib/python*/site-packages")
+    files = [str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()]
+    script = folder / "etc" / "conda" / "activate.d" / "share.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text('export SHARE="$CONDA_PREFIX/share"\n')
+    (packages / "where.py").write_text(f'where = "{folder}"\n')
+    entry = {
+        "name": "python",
+        "version": ".".join(map(str, sys.version_info[:3])),
+        "url": "",
+        "link": None,
+        "files": [*files, str((packages / "where.py").relative_to(folder))],
+    }
+    (folder / "conda-meta").mkdir()
+    (folder / "conda-meta" / "python-0.json").write_text(json.dumps(entry))
+    (folder / "conda-meta" / "history").touch()
+
+
+@pytest.fixture
+def conda_archive(tmp_path: Path) -> Path:
+    """What conda-pack makes of an environment."""
+    environment = tmp_path / "environment"
+    make_environment(environment)
+    write_conda_files(environment)
+    folder = tmp_path / "tools"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "conda-pack"]
+    if subprocess.run(command, check=False, timeout=300).returncode:
+        pytest.skip("conda-pack can't be installed here")
+    archive = tmp_path / "environment.tar.gz"
+    program = str(folder / "bin" / "conda-pack")
+    subprocess.run([program, "-q", "-p", str(environment), "-o", str(archive)], check=True)
+    return archive
+
+
+CONDA = """
+import os, sys, where
+
+class TritonPythonModel:
+    def execute(self, requests):
+        found = [sys.prefix, where.where, os.environ["CONDA_PREFIX"], os.environ["SHARE"]]
+        out = pb_utils.Tensor("OUT", np.array(found, np.object_))
+        return [pb_utils.InferenceResponse([out])]
+"""
+
+
+async def test_the_scripts_of_a_conda_environment_have_run(tmp_path: Path) -> None:
+    environment = tmp_path / "an environment"
+    make_environment(environment)
+    write_conda_files(environment)
+    write_model(
+        tmp_path / "repository",
+        "m",
+        CONDA,
+        output_datatype="TYPE_STRING",
+        extra='parameters { key: "EXECUTION_ENV_PATH" '
+        f'value {{ string_value: "{environment}" }} }}',
+    )
+    settings = {"execution-env-directory": str(tmp_path)}
+    async with serving(tmp_path / "repository", settings=settings) as engine:
+        folder = str(environment)
+        assert await value(engine, "m", floats(0)) == [folder, folder, folder, f"{folder}/share"]
+
+
+@pytest.mark.full
+async def test_an_archive_of_conda_pack_itself_runs_where_it_is_unpacked(
+    tmp_path: Path, conda_archive: Path
+) -> None:
+    write_model(
+        tmp_path / "repository",
+        "m",
+        CONDA,
+        output_datatype="TYPE_STRING",
+        extra='parameters { key: "EXECUTION_ENV_PATH" '
+        'value { string_value: "$$TRITON_MODEL_DIRECTORY/environment.tar.gz" } }',
+    )
+    shutil.move(conda_archive, tmp_path / "repository" / "m" / conda_archive.name)
+    async with serving(tmp_path / "repository") as engine:
+        prefix, where, conda_prefix, share = await value(engine, "m", floats(0))
+        assert "naiad-environment-" in prefix
+        assert where == conda_prefix == prefix
+        assert share == f"{prefix}/share"
+
+
+async def test_what_is_no_archive_of_an_environment_is_said(tmp_path: Path) -> None:
+    write_model(
+        tmp_path,
+        "m",
+        CONDA,
+        extra='parameters { key: "EXECUTION_ENV_PATH" '
+        'value { string_value: "$$TRITON_MODEL_DIRECTORY/environment.zip" } }',
+    )
+    (tmp_path / "m" / "environment.zip").write_bytes(b"PK")
+    async with serving(tmp_path, ModelControlMode.EXPLICIT) as engine:
+        with pytest.raises(Exception, match=r"conda-pack makes one with '--format tar\.gz'"):
+            await engine.load_model("m", None, {})
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])
