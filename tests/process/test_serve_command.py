@@ -212,13 +212,13 @@ def test_a_request_that_outlasts_the_timeout_ends_the_server_with_1(
 def test_a_client_that_does_not_send_the_rest_does_not_cost_the_orderly_end(
     repository: Path, started: list[ServeProcess]
 ) -> None:
-    server = start(started, str(repository), "--exit-timeout-secs=2")
+    server = start(started, str(repository), "--exit-timeout-secs=10")
     host, port = server.http.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), TIMEOUT_S) as client:
         client.sendall(b"POST /v2/models/same/infer HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
         infer(server.http, "same", 1.0)
         server.signal(signal.SIGTERM)
-        server.wait_for("Timeout 2: Found 1 HTTP service connections")
+        server.wait_for("Timeout 10: Found 1 HTTP service connections")
         assert server.wait() == 0
 
 

@@ -145,13 +145,13 @@ async def test_in_uvicorn(repository: Path) -> None:
         b"POST /v2/models/same/generate_stream HTTP/1.1\r\nHost: h\r\nContent-Length: 16\r\n\r\n"
         b'{"INPUT0":[1.5]}'
     )
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 300)
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"text/event-stream" in head
-    event = await asyncio.wait_for(reader.readuntil(b"\n\n"), 30)
+    event = await asyncio.wait_for(reader.readuntil(b"\n\n"), 300)
     assert event.partition(b"\r\n")[2] == (
         b'data: {"OUTPUT0":1.5,"model_name":"same","model_version":"1"}\n\n'
     )
     writer.close()
     server.should_exit = True
-    await asyncio.wait_for(serving, 30)
+    await asyncio.wait_for(serving, 300)

@@ -24,7 +24,7 @@ from naiad.model_config.text_format import parse_config
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 DOUBLE = """
 class TritonPythonModel:
     def execute(self, requests):
