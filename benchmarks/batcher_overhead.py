@@ -28,10 +28,12 @@ from rich.table import Table
 
 from naiad.clock import SystemClock
 from naiad.engine.executor import Executor
+from naiad.engine.latencies import LatencyOptions, measure_latencies
 from naiad.inference.datatypes import FP32
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.inference.tensor import Tensor
+from naiad.model_config.schema import ModelConfig
 from naiad.model_config.signature import ModelSignature, TensorSpec
 from naiad.scheduling.adaptive import AdaptiveBatcher
 from naiad.scheduling.batch import join_rows, split_rows
@@ -73,8 +75,16 @@ class Result:
     overhead_us: float
 
 
-async def served_us(scheduler: Scheduler, rows: int, cycles: int) -> float:
-    executor = Executor(1, SIGNATURE, scheduler, [Copy()], SystemClock())
+async def served_us(
+    scheduler: Scheduler, rows: int, cycles: int, latencies: LatencyOptions | None = None
+) -> float:
+    clock = SystemClock()
+    executor = measure_latencies(
+        Executor(1, SIGNATURE, scheduler, [Copy()], clock),
+        ModelConfig(),
+        latencies or LatencyOptions(),
+        clock,
+    )
     tensor = Tensor("INPUT", FP32, (1, 1), np.ones((1, 1), np.float32))
     loop = asyncio.get_running_loop()
     done = loop.create_future()

@@ -17,6 +17,15 @@ def test_what_the_batchers_cost_a_request_is_measured_at_each_batch(tmp_path: Pa
     assert all(us > 0 for us in overhead_us.values())
 
 
+def test_latency_metrics_are_measured_beside_a_server_without_them(tmp_path: Path) -> None:
+    document = run_benchmark("latency_metrics.py", tmp_path, "--requests=1600", "--rounds=1")
+    ratios = {(row["metrics"], row["rows"]): row["ratio"] for row in document["results"]}
+    assert len(ratios) == 12
+    assert all(ratio == 1 for (metrics, _), ratio in ratios.items() if metrics == "off")
+    assert all(ratio > 0 for ratio in ratios.values())
+    assert document["window"]["kib"] > 0
+
+
 @pytest.mark.full
 def test_the_adaptive_batcher_is_measured_beside_a_grid_at_each_load(tmp_path: Path) -> None:
     arguments = ("--seconds=0.2", "--rounds=1", "--models", "accelerator")

@@ -99,13 +99,13 @@ class CachedExecutor:
             self._in_order[request] = None
         inputs = request.inputs.values()
         if not is_cacheable(inputs):
-            self._run(request, None)
+            self._run(request, None, None)
             return
         request.queued_ns = self._clock.now_ns()
         if value_bytes(inputs) <= INLINE_BYTES and not self._cache.is_remote:
-            found, key = self._look_up(request, self._prepare(request))
+            found, key, lookup_ns = self._look_up(request, self._prepare(request))
             if found is None:
-                self._run(request, key)
+                self._run(request, key, lookup_ns)
             else:
                 # Nobody is called back within `submit`.
                 self._hold(request)
@@ -152,17 +152,21 @@ class CachedExecutor:
             return
         request.on_response = miss.on_client_response
         if key is None or not self._is_kept(response):
+            self._summarize_miss(miss.lookup_ns)
             self._give(request, response)
             return
         start_ns = self._clock.now_ns()
         if value_bytes(response.outputs) <= INLINE_BYTES:
-            self._insert(key, CachedResponse(response.outputs, response.parameters), start_ns)
+            kept = CachedResponse(response.outputs, response.parameters)
+            self._insert(key, kept, start_ns, miss.lookup_ns)
             self._give(request, response)
             return
 
         def finish(kept: CachedResponse | None) -> None:
-            if kept is not None:
-                self._insert(key, kept, start_ns)
+            if kept is None:
+                self._summarize_miss(miss.lookup_ns)
+            else:
+                self._insert(key, kept, start_ns, miss.lookup_ns)
             self._give(request, response)
 
         # Before it is given: afterwards, the memory of the outputs may be used again.
@@ -176,38 +180,47 @@ class CachedExecutor:
 
     def _look_up(
         self, request: InferRequest, prepared: _Prepared
-    ) -> tuple[CachedResponse | None, CacheKey]:
+    ) -> tuple[CachedResponse | None, CacheKey, int]:
+        """What the cache has of a request, its key, and how long that took."""
         key, request.inputs, found = prepared
         if not self._cache.is_remote:
             found = self._cache.find(key)
         passed_ns = self._clock.now_ns() - request.queued_ns
         self._cache.statistics.add_lookup(passed_ns, is_hit=found is not None)
-        statistic = self.statistics.cache_miss if found is None else self.statistics.cache_hit
-        statistic.add(passed_ns)
-        return found, key
+        statistics = self.statistics
+        if found is None:
+            statistics.cache_miss.add(passed_ns)
+        else:
+            statistics.cache_hit.add(passed_ns)
+            if statistics.summaries is not None:
+                statistics.summaries.advance(request.queued_ns)
+                statistics.summaries.cache_hit.add(passed_ns)
+        return found, key, passed_ns
 
     def _resume(self, request: InferRequest, prepared: _Prepared | None) -> None:
         """Go on with a request that a thread hashed; without a key where it could not."""
         if request.is_cancelled:
             return
         if prepared is None:
-            found, key = None, None
+            found, key, lookup_ns = None, None, None
         else:
-            found, key = self._look_up(request, prepared)
+            found, key, lookup_ns = self._look_up(request, prepared)
         if found is not None:
             self._answer(request, found)
             return
         self._release(request)
         try:
-            self._run(request, key)
+            self._run(request, key, lookup_ns)
         except NaiadError as error:
             self._give(
                 request, InferResponse(self._name, self._version, request.request_id, (), error)
             )
 
-    def _run(self, request: InferRequest, key: CacheKey | None) -> None:
+    def _run(self, request: InferRequest, key: CacheKey | None, lookup_ns: int | None) -> None:
         on_response = request.on_response
-        request.on_response = _Miss(self, request, key, on_response).on_response
+        miss = _Miss(self, request, key, on_response)
+        miss.lookup_ns = lookup_ns
+        request.on_response = miss.on_response
         try:
             self.executor.submit(request)
         except NaiadError:
@@ -221,9 +234,12 @@ class CachedExecutor:
         self._release(request)
         now_ns = self._clock.now_ns()
         statistics = self.statistics
-        statistics.success.add(now_ns - (request.received_ns or request.queued_ns))
+        request_ns = now_ns - (request.received_ns or request.queued_ns)
+        statistics.success.add(request_ns)
         # It goes past the queue, and counts there as one that didn't wait.
         statistics.queue.add(0)
+        if statistics.summaries is not None:
+            statistics.summaries.add_request(request_ns, 0, now_ns)
         statistics.last_inference_ms = self._clock.wall_ns() // 1_000_000
         if request.trace is not None:
             _record(request.trace, request, found, now_ns)
@@ -250,25 +266,38 @@ class CachedExecutor:
             )
         return False
 
-    def _insert(self, key: CacheKey, kept: CachedResponse, start_ns: int) -> None:
+    def _insert(
+        self, key: CacheKey, kept: CachedResponse, start_ns: int, lookup_ns: int | None
+    ) -> None:
         if not self._cache.is_remote:
             self._cache.insert(key, kept)
-            self._count_insertion(start_ns)
+            self._count_insertion(start_ns, lookup_ns)
         elif self._insertion_count < _MAX_INSERTIONS:
             self._insertion_count += 1
             self._in_thread(
-                lambda: self._cache.insert(key, kept), lambda _: self._end_insertion(start_ns)
+                lambda: self._cache.insert(key, kept),
+                lambda _: self._end_insertion(start_ns, lookup_ns),
             )
+        else:
+            self._summarize_miss(lookup_ns)
 
-    def _end_insertion(self, start_ns: int) -> None:
+    def _end_insertion(self, start_ns: int, lookup_ns: int | None) -> None:
         self._insertion_count -= 1
-        self._count_insertion(start_ns)
+        self._count_insertion(start_ns, lookup_ns)
 
-    def _count_insertion(self, start_ns: int) -> None:
+    def _count_insertion(self, start_ns: int, lookup_ns: int | None) -> None:
         passed_ns = self._clock.now_ns() - start_ns
         self._cache.statistics.insertion_ns += passed_ns
         # Triton's duration of a miss is that of the lookup and of the insertion.
         self.statistics.cache_miss.add(passed_ns, 0)
+        self._summarize_miss(lookup_ns, passed_ns)
+
+    def _summarize_miss(self, lookup_ns: int | None, insertion_ns: int = 0) -> None:
+        """The answer of a request that was not found is kept, or won't be."""
+        summaries = self.statistics.summaries
+        if summaries is not None and lookup_ns is not None:
+            summaries.advance(self._clock.now_ns())
+            summaries.cache_miss.add(lookup_ns + insertion_ns)
 
     def _in_thread(
         self, work: Callable[[], _Result], then: Callable[[_Result | None], None]
@@ -339,9 +368,10 @@ class _Miss:
         request: the same.
         key: where its answer is kept; None where it isn't.
         on_client_response: the callback of who asked.
+        lookup_ns: in the cache; None where it was not asked.
     """
 
-    __slots__ = ("_executor", "key", "on_client_response", "request")
+    __slots__ = ("_executor", "key", "lookup_ns", "on_client_response", "request")
 
     def __init__(
         self,
@@ -354,6 +384,7 @@ class _Miss:
         self.request = request
         self.key = key
         self.on_client_response = on_client_response
+        self.lookup_ns: int | None = None
 
     def on_response(self, response: InferResponse) -> None:
         """The model's executor calls this in place of the client's callback."""

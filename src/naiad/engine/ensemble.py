@@ -145,12 +145,16 @@ class EnsembleExecutor:
     def count_success(self, request: InferRequest, times: ComputeTimes, now_ns: int) -> None:
         """Count a request whose last response is ready."""
         statistics = self.statistics
-        statistics.success.add(now_ns - (request.received_ns or request.queued_ns))
+        request_ns = now_ns - (request.received_ns or request.queued_ns)
+        statistics.success.add(request_ns)
         # The steps begin at once; what their requests wait is in the statistics of their models.
         statistics.queue.add(0)
         statistics.compute_input.add(times.input_ns)
         statistics.compute_infer.add(times.infer_ns)
         statistics.compute_output.add(times.output_ns)
+        if statistics.summaries is not None:
+            statistics.summaries.add_request(request_ns, 0, now_ns)
+            statistics.summaries.add_compute(times.input_ns, times.infer_ns, times.output_ns, 1)
         statistics.inference_count += request.batch_size
         statistics.execution_count += 1
         statistics.last_inference_ms = self.clock.wall_ns() // 1_000_000

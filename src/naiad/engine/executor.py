@@ -29,6 +29,7 @@ from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.trace import record_execution
 from naiad.engine.warmup import WarmupSample
 from naiad.errors import CancelledError, InternalError, NaiadError, UnavailableError
+from naiad.inference.latency_summaries import LatencySummaries
 from naiad.inference.request import InferRequest
 from naiad.inference.response import InferResponse
 from naiad.inference.sequence import SequenceRow, SequenceState
@@ -558,6 +559,8 @@ class Executor:
             total_ns += now_ns - (request.received_ns or request.queued_ns)
         statistics.success.add(total_ns, count)
         statistics.queue.add(queue_ns, count)
+        if statistics.summaries is not None:
+            _summarize(statistics.summaries, execution, now_ns)
         statistics.inference_count += rows
         statistics.last_inference_ms = self._clock.wall_ns() // 1_000_000
         self._count_execution(execution, count)
@@ -572,6 +575,9 @@ class Executor:
         statistics.compute_input.add(input_ns * count, count)
         statistics.compute_infer.add(infer_ns * count, count)
         statistics.compute_output.add(output_ns * count, count)
+        if statistics.summaries is not None:
+            statistics.summaries.advance(execution.end_ns)
+            statistics.summaries.add_compute(input_ns, infer_ns, output_ns, count)
         rows = 0 if execution.batch.rows is None else len(execution.batch.rows)
         for request in execution.requests:
             if execution.batch.rows is None:
@@ -588,6 +594,17 @@ class Executor:
     def _count_failure(self, request: InferRequest, reason: FailureReason, now_ns: int) -> None:
         self.statistics.fail.add(now_ns - (request.received_ns or request.queued_ns))
         self.statistics.failures[reason] += 1
+
+
+def _summarize(summaries: LatencySummaries, execution: Execution, now_ns: int) -> None:
+    start_ns = execution.start_ns
+    for request in execution.requests:
+        if not request.is_cancelled:
+            summaries.add_request(
+                now_ns - (request.received_ns or request.queued_ns),
+                start_ns - request.queued_ns,
+                now_ns,
+            )
 
 
 def _ignore(response: InferResponse) -> None:

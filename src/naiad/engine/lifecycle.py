@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar, TypeVarTuple
 from weakref import WeakValueDictionary
 
@@ -29,6 +29,7 @@ from naiad.engine.executor import Executor
 from naiad.engine.freed_memory import FreedMemory
 from naiad.engine.instance_update import InstanceUpdate, ServedInstances
 from naiad.engine.kept_versions import kept_versions
+from naiad.engine.latencies import LatencyOptions, measure_latencies
 from naiad.engine.loader import (
     AddedInstances,
     LoadedVersion,
@@ -82,11 +83,13 @@ class LoadOptions:
         thread_count: parts of loads that may run at the same time.
         retry_count: how often a load that failed is tried again before it is given up.
         max_queue_bytes: of requests that may wait in the models that are loaded; 0 for any.
+        latencies: what is measured of each model beside the sums.
     """
 
     thread_count: int = 4
     retry_count: int = 0
     max_queue_bytes: int = 0
+    latencies: LatencyOptions = field(default_factory=LatencyOptions)
 
 
 class Lifecycle:
@@ -670,7 +673,7 @@ class Lifecycle:
             item.version,
             item.signature,
             item.labels,
-            self._with_cache(plan, keys, item.signature, executor),
+            self._with_fronts(plan, keys, item.signature, executor),
             ServedInstances(executor, item.loaded, limited, plan.config),
         )
 
@@ -680,6 +683,13 @@ class Lifecycle:
         """Keys in the response cache, such that what was loaded otherwise has others."""
         generation = 0 if self._cache is None else self._cache.generation(fingerprint)
         return RequestKeys(signature.name, version, generation, signature.outputs)
+
+    def _with_fronts(
+        self, plan: ModelPlan, keys: RequestKeys, signature: ModelSignature, executor: ModelExecutor
+    ) -> ModelExecutor:
+        """The executor, behind the response cache and what takes the time, where they are."""
+        front = self._with_cache(plan, keys, signature, executor)
+        return measure_latencies(front, plan.config, self._options.latencies, self._clock)
 
     def _with_cache(
         self, plan: ModelPlan, keys: RequestKeys, signature: ModelSignature, executor: ModelExecutor
@@ -709,7 +719,7 @@ class Lifecycle:
         executor = EnsembleExecutor(version, plan.config, self._models, self._clock)
         labels = self._step_labels(executor.graph) | own
         keys = self._request_keys(executor.signature, version)
-        front = self._with_cache(plan, keys, executor.signature, executor)
+        front = self._with_fronts(plan, keys, executor.signature, executor)
         return Model(plan.config, version, executor.signature, labels, front, None)
 
     def _step_labels(self, graph: EnsembleGraph) -> dict[str, list[str]]:

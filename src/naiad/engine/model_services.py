@@ -14,6 +14,7 @@ from naiad.backends.custom_metrics import CustomMetrics
 from naiad.engine.cached_executor import CachedExecutor
 from naiad.engine.ensemble import ComposingModels, EnsembleExecutor
 from naiad.engine.executor import Executor
+from naiad.engine.latencies import TimedExecutor
 from naiad.engine.model import Model
 from naiad.errors import (
     CancelledError,
@@ -292,6 +293,8 @@ class LoadingServices:
 
 
 def _executor(model: Model) -> object:
-    """What runs a model, without the cache before it."""
+    """What runs a model, without what stands before it."""
     executor = model.executor
-    return executor.executor if isinstance(executor, CachedExecutor) else executor
+    while isinstance(executor, (CachedExecutor, TimedExecutor)):
+        executor = executor.executor
+    return executor

@@ -372,8 +372,12 @@ class RequestAnswers:
             self._hooks.count_failure(request, FailureReason.BACKEND, now_ns)
         else:
             statistics = self._statistics
-            statistics.success.add(now_ns - (request.received_ns or request.queued_ns))
-            statistics.queue.add(execution.start_ns - request.queued_ns)
+            request_ns = now_ns - (request.received_ns or request.queued_ns)
+            queue_ns = execution.start_ns - request.queued_ns
+            statistics.success.add(request_ns)
+            statistics.queue.add(queue_ns)
+            if statistics.summaries is not None:
+                statistics.summaries.add_request(request_ns, queue_ns, now_ns)
             statistics.inference_count += request.batch_size
             statistics.last_inference_ms = self._clock.wall_ns() // 1_000_000
         if request.trace is not None:

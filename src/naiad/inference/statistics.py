@@ -4,9 +4,13 @@ Times are cumulative nanoseconds. The event loop alone writes and reads them, so
 Source: Triton's extension_statistics.md.
 """
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from naiad.inference.latency_summaries import LatencySummaries
 
 
 class FailureReason(StrEnum):
@@ -76,6 +80,32 @@ class BatchTuning:
     delay_ns: int
 
 
+class LatencyHistogram:
+    """Latencies by the buckets that they fall into.
+
+    Args:
+        bounds_ms: of the buckets, ascending; a latency belongs to the first that is not below it.
+
+    Attributes:
+        bounds_ms: the same.
+        counts: latencies in each bucket, and one more for those above all.
+        sum_ns: of all latencies.
+    """
+
+    __slots__ = ("_bounds_ns", "bounds_ms", "counts", "sum_ns")
+
+    def __init__(self, bounds_ms: Sequence[float]) -> None:
+        self.bounds_ms = tuple(bounds_ms)
+        self.counts = [0] * (len(self.bounds_ms) + 1)
+        self.sum_ns = 0
+        self._bounds_ns = [bound * 1e6 for bound in self.bounds_ms]
+
+    def add(self, ns: int) -> None:
+        """Count one."""
+        self.counts[bisect_left(self._bounds_ns, ns)] += 1
+        self.sum_ns += ns
+
+
 @dataclass(slots=True)
 class ModelStatistics:
     """Everything counted for one model version since it was loaded.
@@ -96,6 +126,8 @@ class ModelStatistics:
         closings: batches by why they took no more requests, in the scheduler's words.
         pending_count: requests that wait in the queue now.
         tuning: of an adaptive batcher, what it has chosen; None where there is none.
+        summaries: quantiles of latencies; None where nobody asked for them.
+        first_responses: time from a request to its first response; None likewise.
     """
 
     last_inference_ms: int = 0
@@ -117,6 +149,8 @@ class ModelStatistics:
     closings: Counter[str] = field(default_factory=Counter)
     pending_count: int = 0
     tuning: BatchTuning | None = None
+    summaries: LatencySummaries | None = None
+    first_responses: LatencyHistogram | None = None
 
 
 @dataclass(slots=True)

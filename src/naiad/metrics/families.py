@@ -4,12 +4,21 @@ Dashboards and alerts match on these texts. Source: core's ``metrics.cc`` and th
 ``docs/user_guide/metrics.md``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from naiad.inference.statistics import BatchTuning, CacheStatistics, FailureReason, ModelStatistics
+from naiad.inference.latency_summaries import LatencySummaries, LatencySummary
+from naiad.inference.statistics import (
+    BatchTuning,
+    CacheStatistics,
+    DurationStatistic,
+    FailureReason,
+    LatencyHistogram,
+    ModelStatistics,
+)
 
 Labels = Mapping[str, str]
 Reading = tuple[Labels, int | float]
@@ -24,6 +33,7 @@ class MetricType(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
+    SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +52,27 @@ class ModelMetricFamily(MetricFamily):
     Attributes:
         read: its values, each with the labels that it has besides the model's own.
         is_optional: it isn't mentioned while no model has it.
+        is_latency_sum: it is a sum of latencies, which not everybody wants.
     """
 
     read: Callable[[ModelStatistics], Iterator[Reading]]
     is_optional: bool = False
+    is_latency_sum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryFamily(MetricFamily):
+    """Quantiles of a latency of each model version.
+
+    Attributes:
+        latency: where they come from.
+        total: how many there were since the version was loaded, and their sum.
+        is_shown: whether a model has them.
+    """
+
+    latency: Callable[[LatencySummaries], LatencySummary]
+    total: Callable[[ModelStatistics], DurationStatistic]
+    is_shown: Callable[[ModelStatistics], bool]
 
 
 def _value(get: Callable[[ModelStatistics], int]) -> Callable[[ModelStatistics], Iterator[Reading]]:
@@ -91,16 +118,36 @@ def _closings(statistics: ModelStatistics) -> Iterator[Reading]:
         yield {"reason": reason}, count
 
 
-def read_batch_sizes(statistics: ModelStatistics) -> Iterator[tuple[str, Labels, int]]:
-    """The series of `BATCH_SIZE`: what their names end in, their own labels and values."""
-    counts = {size: batch.compute_infer.count for size, batch in statistics.batches.items()}
-    total = sum(counts.values())
-    for bound in BATCH_SIZE_BOUNDS:
-        held = sum(count for size, count in counts.items() if size <= bound)
-        yield "_bucket", {"le": str(bound)}, held
-    yield "_bucket", {"le": "+Inf"}, total
-    yield "_sum", _NO_LABELS, sum(size * count for size, count in counts.items())
-    yield "_count", _NO_LABELS, total
+@dataclass(frozen=True, slots=True)
+class HistogramReading:
+    """A histogram as it is now.
+
+    Attributes:
+        bounds: of its buckets, ascending.
+        counts: what fell into each of them, and one more for what was above all.
+        sum: of all values.
+    """
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    sum: float
+
+
+def read_batch_sizes(statistics: ModelStatistics) -> HistogramReading:
+    """The values of `BATCH_SIZE`."""
+    counts = [0] * (len(BATCH_SIZE_BOUNDS) + 1)
+    rows = 0
+    for size, batch in statistics.batches.items():
+        counts[bisect_left(BATCH_SIZE_BOUNDS, size)] += batch.compute_infer.count
+        rows += size * batch.compute_infer.count
+    return HistogramReading(BATCH_SIZE_BOUNDS, counts, rows)
+
+
+def read_first_responses(histogram: LatencyHistogram) -> HistogramReading:
+    """The values of `FIRST_RESPONSES`."""
+    return HistogramReading(
+        histogram.bounds_ms, tuple(histogram.counts), histogram.sum_ns // 1_000_000
+    )
 
 
 MODEL_FAMILIES: Final = (
@@ -133,24 +180,28 @@ MODEL_FAMILIES: Final = (
         "Cumulative inference request duration in microseconds (includes cached requests)",
         MetricType.COUNTER,
         _value(lambda statistics: _us(statistics.success.ns)),
+        is_latency_sum=True,
     ),
     ModelMetricFamily(
         "nv_inference_queue_duration_us",
         "Cumulative inference queuing duration in microseconds (includes cached requests)",
         MetricType.COUNTER,
         _value(lambda statistics: _us(statistics.queue.ns)),
+        is_latency_sum=True,
     ),
     ModelMetricFamily(
         "nv_inference_compute_input_duration_us",
         "Cumulative compute input duration in microseconds (does not include cached requests)",
         MetricType.COUNTER,
         _value(lambda statistics: _us(statistics.compute_input.ns)),
+        is_latency_sum=True,
     ),
     ModelMetricFamily(
         "nv_inference_compute_infer_duration_us",
         "Cumulative compute inference duration in microseconds (does not include cached requests)",
         MetricType.COUNTER,
         _value(lambda statistics: _us(statistics.compute_infer.ns)),
+        is_latency_sum=True,
     ),
     ModelMetricFamily(
         "nv_inference_compute_output_duration_us",
@@ -158,6 +209,7 @@ MODEL_FAMILIES: Final = (
         "requests)",
         MetricType.COUNTER,
         _value(lambda statistics: _us(statistics.compute_output.ns)),
+        is_latency_sum=True,
     ),
     ModelMetricFamily(
         "nv_cache_num_hits_per_model",
@@ -172,6 +224,7 @@ MODEL_FAMILIES: Final = (
         MetricType.COUNTER,
         _cached(lambda statistics: _us(statistics.cache_hit.ns)),
         is_optional=True,
+        is_latency_sum=True,
     ),
     ModelMetricFamily(
         "nv_cache_num_misses_per_model",
@@ -186,12 +239,90 @@ MODEL_FAMILIES: Final = (
         MetricType.COUNTER,
         _cached(lambda statistics: _us(statistics.cache_miss.ns)),
         is_optional=True,
+        is_latency_sum=True,
     ),
     ModelMetricFamily(
         "nv_inference_pending_request_count",
         "Instantaneous number of pending requests awaiting execution per-model.",
         MetricType.GAUGE,
         _value(lambda statistics: statistics.pending_count),
+    ),
+)
+
+FIRST_RESPONSES: Final = MetricFamily(
+    "nv_inference_first_response_histogram_ms",
+    "Duration from request to first response in milliseconds",
+    MetricType.HISTOGRAM,
+)
+
+
+def _is_any(_: ModelStatistics) -> bool:
+    return True
+
+
+def _is_cached(statistics: ModelStatistics) -> bool:
+    return statistics.is_cached
+
+
+# Triton's texts call some of these cumulative, as those of the sums are.
+SUMMARY_FAMILIES: Final = (
+    SummaryFamily(
+        "nv_inference_request_summary_us",
+        "Summary of inference request duration in microseconds (includes cached requests)",
+        MetricType.SUMMARY,
+        lambda summaries: summaries.request,
+        lambda statistics: statistics.success,
+        # Triton has none for models that the response cache serves, and its suite looks for that.
+        lambda statistics: not statistics.is_cached,
+    ),
+    SummaryFamily(
+        "nv_inference_queue_summary_us",
+        "Summary of inference queuing duration in microseconds (includes cached requests)",
+        MetricType.SUMMARY,
+        lambda summaries: summaries.queue,
+        lambda statistics: statistics.queue,
+        _is_any,
+    ),
+    SummaryFamily(
+        "nv_inference_compute_input_summary_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        MetricType.SUMMARY,
+        lambda summaries: summaries.compute_input,
+        lambda statistics: statistics.compute_input,
+        _is_any,
+    ),
+    SummaryFamily(
+        "nv_inference_compute_infer_summary_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        MetricType.SUMMARY,
+        lambda summaries: summaries.compute_infer,
+        lambda statistics: statistics.compute_infer,
+        _is_any,
+    ),
+    SummaryFamily(
+        "nv_inference_compute_output_summary_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached "
+        "requests)",
+        MetricType.SUMMARY,
+        lambda summaries: summaries.compute_output,
+        lambda statistics: statistics.compute_output,
+        _is_any,
+    ),
+    SummaryFamily(
+        "nv_cache_hit_summary_per_model",
+        "Summary of cache hit counts/durations per model, in microseconds.",
+        MetricType.SUMMARY,
+        lambda summaries: summaries.cache_hit,
+        lambda statistics: statistics.cache_hit,
+        _is_cached,
+    ),
+    SummaryFamily(
+        "nv_cache_miss_summary_per_model",
+        "Summary of cache miss counts/durations per model, in microseconds.",
+        MetricType.SUMMARY,
+        lambda summaries: summaries.cache_miss,
+        lambda statistics: statistics.cache_miss,
+        _is_cached,
     ),
 )
 

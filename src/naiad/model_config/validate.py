@@ -9,7 +9,8 @@ ValidateInstanceGroup, ValidateEnsembleSchedulingConfig.
 """
 
 from collections.abc import Sequence
-from math import prod
+from itertools import pairwise
+from math import isnan, prod
 from typing import Final, NoReturn
 
 from naiad.errors import InvalidArgumentError
@@ -241,8 +242,12 @@ def _validate_metrics(metrics: ModelMetrics) -> None:
             _fail("metric identifier must specify non-empty 'family'")
         if not control.HasField("histogram_options"):
             _fail("metric control must specify 'histogram_options'")
-        if not control.histogram_options.buckets:
+        buckets = control.histogram_options.buckets
+        if not buckets:
             _fail("histogram options must specify non-empty 'buckets'")
+        # Triton leaves it to the metrics library, which throws in the middle of the load.
+        if isnan(buckets[0]) or not all(a < b for a, b in pairwise(buckets)):
+            _fail("histogram options must specify 'buckets' in strictly ascending order")
 
 
 def _validate_instance_groups(config: ModelConfig, gpu_ids: Sequence[int]) -> None:

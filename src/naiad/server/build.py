@@ -14,6 +14,7 @@ from typing import Final
 from naiad.backends.registry import BackendRegistry
 from naiad.clock import Clock
 from naiad.engine.engine import Engine, EngineOptions
+from naiad.engine.latencies import LatencyOptions
 from naiad.engine.lifecycle import LoadOptions
 from naiad.engine.loader import Loader, LoaderOptions
 from naiad.engine.log_settings import LogSettings
@@ -157,6 +158,7 @@ def _open_redis(settings: Mapping[str, str], clock: Clock) -> ResponseStore:
 
 def _engine_options(settings: Settings, clock: Clock) -> EngineOptions:
     cache = settings.cache()
+    metrics = settings.metrics()
     return EngineOptions(
         server_id=settings.server_id,
         server_version=VERSION,
@@ -167,6 +169,7 @@ def _engine_options(settings: Settings, clock: Clock) -> EngineOptions:
             settings.model_load_thread_count,
             settings.model_load_retry_count,
             settings.max_queue_bytes or request_budget_bytes(),
+            LatencyOptions(metrics.targets, metrics.has_histograms),
         ),
         is_readiness_strict=settings.strict_readiness,
         is_client_shared_memory_allowed=settings.allow_client_shm,
@@ -269,6 +272,7 @@ def _build_metrics(settings: Settings, engine: Engine, clock: Clock) -> MetricsS
         _build_monitor(settings, clock),
         engine.custom_metrics.read,
         cache=engine.cache_statistics,
+        has_latency_sums=settings.metrics().has_counters,
     )
     address = settings.metrics_address or settings.http_address
     return MetricsServer(renderer.render, MetricsOptions(address, settings.metrics_port))

@@ -33,7 +33,7 @@ _OPTIONS: Final[Mapping[Group, Mapping[str, Callable[[str], Any]]]] = MappingPro
             "grpc-infer-allocation-pool-size": _COUNT,
             "grpc-max-response-pool-size": _COUNT,
         },
-        Group.METRICS: {"allow-gpu-metrics": parse_boolean, "metrics-config": parse_text},
+        Group.METRICS: {"allow-gpu-metrics": parse_boolean},
         Group.CLOUD: {
             "allow-sagemaker": parse_boolean,
             "sagemaker-port": _PORT,

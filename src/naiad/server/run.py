@@ -26,6 +26,7 @@ from naiad.frontends.metrics.server import MetricsServer
 from naiad.repository.layout import doubt_repository
 from naiad.server.build import VERSION, Server, build_server
 from naiad.server.logging import ServerLog, format_table
+from naiad.server.metrics_option import SETTING_NAMES
 from naiad.server.open_files import allow_connections
 from naiad.server.rate_limit_option import RateLimit
 from naiad.server.settings import Settings
@@ -125,6 +126,12 @@ async def serve(settings: Settings, clock: Clock, log: ServerLog) -> Outcome:
     if settings.inert:
         names = ", ".join(f"--{name}" for name in settings.inert)
         _log.warning("accepted, without effect in this version: %s", names)
+    for name in settings.metrics().unknown:
+        _log.warning(
+            "accepted, without effect: --metrics-config=%s. Its settings are %s",
+            name,
+            ", ".join(SETTING_NAMES),
+        )
     allow_connections((settings.http_max_connections, settings.grpc_max_connections))
     try:
         server = build_server(settings, clock, log.apply)

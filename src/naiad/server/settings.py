@@ -39,6 +39,12 @@ from naiad.server.cache_option import (
 )
 from naiad.server.host_policy import HostPolicySetting, parse_host_policy
 from naiad.server.inert import INERT_OPTIONS
+from naiad.server.metrics_option import (
+    MetricsAssignment,
+    MetricsChoice,
+    choose_metrics,
+    parse_metrics_config,
+)
 from naiad.server.option import (
     ENVIRONMENT_SEPARATOR,
     Group,
@@ -691,6 +697,19 @@ class Settings:
             Group.METRICS,
         ),
     ] = 2000
+    metrics_config: Annotated[
+        tuple[MetricsAssignment, ...],
+        Option(
+            "metrics-config",
+            parse_metrics_config,
+            "SETTING=VALUE",
+            "counter_latencies=BOOL (sums of latencies), summary_latencies=BOOL (quantiles of the "
+            "last minute), summary_quantiles=QUANTILE:ERROR,..., histogram_latencies=BOOL (times "
+            "to first responses); may be repeated.",
+            Group.METRICS,
+            is_repeatable=True,
+        ),
+    ] = ()
 
     log_verbose: Annotated[
         int, Option("log-verbose", parse_level, "LEVEL", "1 logs details.", Group.LOGGING)
@@ -942,6 +961,10 @@ class Settings:
                 "nothing to serve."
             )
         self._check_ports()
+
+    def metrics(self) -> MetricsChoice:
+        """Which latency metrics there are."""
+        return choose_metrics(self.metrics_config)
 
     def cache(self) -> CacheChoice:
         """Which response cache there is."""

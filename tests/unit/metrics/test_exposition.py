@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from naiad.inference.latency_summaries import DEFAULT_TARGETS, LatencySummaries, QuantileTarget
 from naiad.inference.statistics import (
     BatchStatistic,
     BatchTuning,
     CacheStatistics,
     FailureReason,
+    LatencyHistogram,
     ModelStatistics,
 )
 from naiad.metrics.cpu import MachineMonitor
@@ -53,6 +55,18 @@ def series_of(lines: list[str]) -> set[str]:
     return {line.rpartition(" ")[0] for line in lines if not line.startswith("#")}
 
 
+def recorded_models(theirs: set[str]) -> list[Model]:
+    """The models that the recorded server had."""
+    pattern = re.compile(r'nv_inference_count\{.*model="(\w+)",version="(\d+)"\}')
+    models = [
+        Model(match[1], int(match[2]), metric_tags={"team": "a b"} if match[1] == "tags" else {})
+        for series in theirs
+        if (match := pattern.fullmatch(series))
+    ]
+    assert len(models) == 13
+    return models
+
+
 def without_ours(lines: list[str]) -> list[str]:
     """Without the metrics that Triton doesn't have."""
     return [line for line in lines if "naiad_" not in line]
@@ -74,13 +88,7 @@ def test_headers_are_tritons_in_its_order() -> None:
 
 def test_series_are_tritons() -> None:
     theirs = series_of(recorded_lines())
-    pattern = re.compile(r'nv_inference_count\{.*model="(\w+)",version="(\d+)"\}')
-    models = [
-        Model(match[1], int(match[2]), metric_tags={"team": "a b"} if match[1] == "tags" else {})
-        for series in theirs
-        if (match := pattern.fullmatch(series))
-    ]
-    assert len(models) == 13
+    models = recorded_models(theirs)
     ours = series_of(without_ours(render(*models, with_machine=True)))
     # This model was unloaded. Triton keeps its failures on show, with us all its series go.
     assert theirs - ours == {
@@ -164,6 +172,108 @@ def test_metrics_of_a_response_cache_are_tritons() -> None:
     assert f"nv_cache_miss_duration_per_model{labels} 6" in ours
     assert "nv_cache_util 0.25" in ours
     assert "nv_cache_num_lookups 8" in ours
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("metrics_after_summary_latencies.txt", DEFAULT_TARGETS),
+        (
+            "metrics_after_summary_quantiles.txt",
+            (QuantileTarget(0.5, 0.05), QuantileTarget(0.9, 0.01)),
+        ),
+    ],
+)
+def test_summaries_are_tritons(name: str, targets: tuple[QuantileTarget, ...]) -> None:
+    recorded = recorded_lines(name)
+    theirs = {series for series in series_of(recorded) if "summary" in series}
+    models = recorded_models(series_of(recorded))
+    for model in models:
+        model.statistics.summaries = LatencySummaries(targets, StoppedClock())
+    lines = render(*models)
+    assert {series for series in series_of(lines) if "summary" in series} == theirs
+    for line in recorded:
+        if line.startswith("#") and "summary" in line:
+            assert line in lines
+
+
+def test_values_of_a_summary_are_the_windows_its_count_and_sum_those_of_all_time() -> None:
+    model = Model("m")
+    statistics = model.statistics
+    statistics.queue.add(5_001_999, 7)
+    lines = render(model)
+    assert not [line for line in lines if "summary" in line]
+    statistics.summaries = LatencySummaries((QuantileTarget(0.5, 0.05),), StoppedClock())
+    series = 'nv_inference_queue_summary_us{model="m",version="1",quantile="0.5"}'
+    assert f"{series} NaN" in render(model)
+    for us in (1, 2, 3):
+        statistics.summaries.add_request(0, us * 1000, 0)
+    lines = render(model)
+    assert f"{series} 2" in lines
+    assert 'nv_inference_queue_summary_us_count{model="m",version="1"} 7' in lines
+    assert 'nv_inference_queue_summary_us_sum{model="m",version="1"} 5001' in lines
+
+
+def test_summaries_of_a_cached_model_are_tritons() -> None:
+    cached, plain = cached_model("cached", 4, 2), Model("plain")
+    for model in (cached, plain):
+        model.statistics.summaries = LatencySummaries(DEFAULT_TARGETS, StoppedClock())
+        model.statistics.summaries.cache_miss.add(3_000_000)
+    lines = render(cached, plain)
+    counts = [line for line in lines if "request_summary_us_count" in line]
+    assert counts == ['nv_inference_request_summary_us_count{model="plain",version="1"} 0']
+    labels = '{model="cached",version="1"}'
+    assert f"nv_cache_hit_summary_per_model_count{labels} 4" in lines
+    assert f"nv_cache_hit_summary_per_model_sum{labels} 8" in lines
+    assert f"nv_cache_miss_summary_per_model_count{labels} 2" in lines
+    series = 'nv_cache_miss_summary_per_model{model="cached",version="1",quantile="0.99"}'
+    assert f"{series} 3000" in lines
+    assert not [line for line in lines if "nv_cache" in line and "plain" in line]
+    # With nothing but cached models, not even the header is there.
+    assert not [line for line in render(cached) if "nv_inference_request_summary" in line]
+
+
+def test_first_responses_are_a_histogram_in_tritons_form() -> None:
+    model, other = Model("m"), Model("other")
+    assert not [line for line in render(model) if "first_response" in line]
+    for measured, bounds in ((model, (-1.0, 0.0, 1.0, 2.5)), (other, (100.0, 500.0))):
+        histogram = measured.statistics.first_responses = LatencyHistogram(bounds)
+        for ns in (0, 900_000, 2_600_000):
+            histogram.add(ns)
+    lines = [line for line in render(model, other) if "first_response" in line]
+    name = "nv_inference_first_response_histogram_ms"
+    assert lines[:2] == [
+        f"# HELP {name} Duration from request to first response in milliseconds",
+        f"# TYPE {name} histogram",
+    ]
+    assert lines[2:9] == [
+        f'{name}_bucket{{model="m",version="1",le="-1"}} 0',
+        f'{name}_bucket{{model="m",version="1",le="0"}} 1',
+        f'{name}_bucket{{model="m",version="1",le="1"}} 2',
+        f'{name}_bucket{{model="m",version="1",le="2.5"}} 2',
+        f'{name}_bucket{{model="m",version="1",le="+Inf"}} 3',
+        f'{name}_sum{{model="m",version="1"}} 3',
+        f'{name}_count{{model="m",version="1"}} 3',
+    ]
+    assert f'{name}_bucket{{model="other",version="1",le="100"}} 3' in lines
+    assert len(lines) == 14
+
+
+def test_without_sums_of_latencies_everything_else_still_counts() -> None:
+    model = cached_model("m", 4, 2)
+    model.statistics.success.add(5_000_000, 6)
+    lines = MetricsRenderer(lambda: [model], has_latency_sums=False).render().decode().splitlines()
+    assert not [line for line in lines if "duration" in line]
+    labels = '{model="m",version="1"}'
+    assert f"nv_inference_request_success{labels} 6" in lines
+    assert f"nv_cache_num_hits_per_model{labels} 4" in lines
+    with_sums = [line for line in render(model) if "duration" not in line]
+    assert lines == with_sums
+    # Triton shows the same families, and without its sums counts nothing at all in them.
+    theirs = recorded_lines("metrics_after_no_counter_latencies.txt")
+    headers = [line for line in theirs if line.startswith("#") and "nv_cpu" not in line]
+    plain = MetricsRenderer(lambda: [Model("m")], has_latency_sums=False).render().decode()
+    assert [line for line in without_ours(plain.splitlines()) if line.startswith("#")] == headers
 
 
 def test_batch_sizes_are_a_histogram() -> None:

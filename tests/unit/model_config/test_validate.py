@@ -159,6 +159,26 @@ def test_what_triton_accepts_passes(text: str) -> None:
             "histogram_options { } } }",
             "histogram options must specify non-empty 'buckets'",
         ),
+        (
+            'model_metrics { metric_control { metric_identifier { family: "f" } '
+            "histogram_options { buckets: [ 1, 1 ] } } }",
+            "histogram options must specify 'buckets' in strictly ascending order",
+        ),
+        (
+            'model_metrics { metric_control { metric_identifier { family: "f" } '
+            "histogram_options { buckets: [ 2, 1 ] } } }",
+            "histogram options must specify 'buckets' in strictly ascending order",
+        ),
+        (
+            'model_metrics { metric_control { metric_identifier { family: "f" } '
+            "histogram_options { buckets: [ nan ] } } }",
+            "histogram options must specify 'buckets' in strictly ascending order",
+        ),
+        (
+            'model_metrics { metric_control { metric_identifier { family: "f" } '
+            "histogram_options { buckets: [ 1, nan ] } } }",
+            "histogram options must specify 'buckets' in strictly ascending order",
+        ),
     ],
 )
 def test_an_early_mistake_is_named_in_tritons_words(text: str, message: str) -> None:
