@@ -216,7 +216,7 @@ def run_benchmark(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
 def test_the_http_benchmark_measures_our_server(tmp_path: Path) -> None:
     results = run_benchmark(
         "http_small_requests.py", tmp_path,
-        "--connections=1,2", "--seconds=0.3", "--generator=python",
+        "--connections=1,2", "--seconds=1", "--generator=python",
     )  # fmt: skip
     assert [row["batch_size"] for row in results["direct"]] == [1, 32]
     assert [row["connections"] for row in results["served"]] == [1, 2]
