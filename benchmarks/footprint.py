@@ -12,6 +12,7 @@ process.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -67,7 +68,9 @@ def process_ids(root: int) -> list[int]:
     found = [root]
     for pid in found:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
+            # A thread may end while they are read.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 
