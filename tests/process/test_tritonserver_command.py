@@ -134,6 +134,26 @@ def test_what_does_not_keep_a_server_from_starting(
     assert server.wait() == 0
 
 
+def test_metrics_are_what_metrics_config_says(tmp_path: Path, started: list[ServeProcess]) -> None:
+    add_model(tmp_path, "same")
+    settings = ("counter_latencies=false", "summary_latencies=true", "histogram_latencies=true")
+    quantiles = "summary_quantiles=0.25:0.01,0.75:0.01"
+    options = [f"--metrics-config={setting}" for setting in (*settings, quantiles)]
+    server = start(started, *PORTS, f"--model-store={tmp_path}", *options)
+    infer(server.http, "same", 3.0)
+    page = get(f"{server.metrics}/metrics")[1].decode()
+    labels = 'model="same",version="1"'
+    assert "duration_us" not in page
+    assert f"nv_inference_request_success{{{labels}}} 1\n" in page
+    assert f"nv_inference_first_response_histogram_ms_count{{{labels}}} 1\n" in page
+    name = "nv_inference_request_summary_us"
+    total = re.search(rf"^{name}_sum{{{labels}}} (\d+)$", page, re.MULTILINE)
+    assert total is not None
+    values = re.findall(rf'^{name}{{{labels},quantile="([0-9.]+)"}} (\d+)$', page, re.MULTILINE)
+    # Of one request all quantiles are its own latency.
+    assert values == [("0.25", total[1]), ("0.75", total[1])]
+
+
 @pytest.mark.parametrize(
     ("folder", "text"),
     [

@@ -375,6 +375,7 @@ _WORDS: Final[Sequence[tuple[str, FieldPath]]] = (
     ("backend", ("backend",)),
     ("Response Cache", ("response_cache",)),
     ("metric", ("model_metrics",)),
+    ("histogram options", ("model_metrics",)),
     ("batch input", ("batch_input",)),
     ("batch output", ("batch_output",)),
     ("model input", ("input",)),

@@ -198,6 +198,11 @@ def test_locate() -> None:
         "dynamic_batching",
         "preferred_batch_size",
     )
+    for text in (
+        "metric identifier must specify non-empty 'family'",
+        "histogram options must specify 'buckets' in strictly ascending order",
+    ):
+        assert locate(text, config) == ("model_metrics",)
     assert locate("something else", config) == ()
 
 
