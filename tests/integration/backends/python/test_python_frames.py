@@ -2,6 +2,8 @@
 
 import random
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -177,3 +179,28 @@ def test_the_end_of_a_connection_ends_all_that_wait_for_it(
     assert not ours.try_send(wire.EXECUTE, 4, b"")
     with pytest.raises(ChannelClosedError):
         ours.receive()
+
+
+FORKING = """
+import os, socket
+from naiad.backends.python.stub.naiad_stub.channel import Channel, ChannelClosedError
+
+ends = socket.socketpair()
+gone, ours, theirs = (Channel(end, -1, -1, 0) for end in (ends[0].dup(), *ends))
+del gone
+if os.fork() == 0:
+    ours.post(9, 1)
+    try:
+        ours.send(9, 2)
+    except ChannelClosedError:
+        os._exit(0)
+    os._exit(1)
+_, status = os.wait()
+assert status == 0
+ours.send(9, 3)
+assert theirs.receive().key == 3
+"""
+
+
+def test_a_process_that_is_forked_from_either_end_says_nothing() -> None:
+    subprocess.run([sys.executable, "-c", FORKING], check=True)

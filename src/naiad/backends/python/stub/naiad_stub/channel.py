@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import os
 import socket
 import struct
 import threading
+import weakref
 from collections import deque
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import wire
 from .region import RegionReader, RegionWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # So many offsets make a small frame.
 _RELEASED_IN_FRAME = 256
@@ -55,9 +60,12 @@ class Channel:
         self._rest = b""
         self._is_finishing = False
         self._is_abandoned = False
+        # Such a hook stays for ever, and must not keep what it is for.
+        abandon = weakref.WeakMethod(self.abandon)
+        os.register_at_fork(after_in_child=lambda: _call(abandon))
 
     def abandon(self) -> None:
-        """This is a process that the model's has forked: the connection is the other's.
+        """This is a process that the one of this end has forked: the connection is the other's.
 
         Whatever ends here, such as a request or a tensor that was copied with the rest, must not
         be reported as if it had ended there.
@@ -265,3 +273,9 @@ class Channel:
         else:
             self._take_back(data)
         return False
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    found = method()
+    if found is not None:
+        found()

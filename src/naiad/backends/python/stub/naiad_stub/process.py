@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -340,7 +341,6 @@ def main(arguments: list[str]) -> None:
     if arguments[4]:
         _activate(arguments[4])
     channel = Channel(socket.socket(fileno=connection), outgoing, incoming, limit)
-    os.register_at_fork(after_in_child=channel.abandon)
     try:
         Process(channel).run()
     except ChannelClosedError:
@@ -356,6 +356,9 @@ def _end() -> NoReturn:
 
     Nor what it has forked, which nobody else is left to end.
     """
+    # For the log, where there is a server all the same.
+    with contextlib.suppress(OSError):
+        os.write(2, b"the connection to the server has ended\n")
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
