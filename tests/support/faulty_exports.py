@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -401,3 +402,33 @@ def trace(
             faulty, example, check_trace=False, strict=False
         )  # type: ignore[no-untyped-call]
         return traced
+
+
+def write_onnx(model: nn.Module, example: torch.Tensor, path: Path, name: str) -> None:
+    """An ONNX file whose layers keep the mode that they are in, as torch's older exporter can."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model, (example,), path, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE,
+            input_names=[name], output_names=["output__0"], dynamic_axes={name: {0: "batch"}},
+        )  # fmt: skip
+
+
+def write_program(model: nn.Module, example: torch.Tensor, path: Path, _name: str) -> None:
+    """A program of torch.export."""
+    _write_program(model, example, path, is_core=False)
+
+
+def write_core_program(model: nn.Module, example: torch.Tensor, path: Path, _name: str) -> None:
+    """The same in the smaller set of operators that compilers ask for."""
+    _write_program(model, example, path, is_core=True)
+
+
+def _write_program(model: nn.Module, example: torch.Tensor, path: Path, *, is_core: bool) -> None:
+    batch = ({0: torch.export.Dim("batch")},)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The wrappers take any number of tensors, which is one argument for the shapes.
+        shapes = (batch,) if isinstance(model, Wrapped) else batch
+        program = torch.export.export(model, (example,), dynamic_shapes=shapes)
+        torch.export.save(program.run_decompositions() if is_core else program, path)

@@ -4,9 +4,9 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,19 +16,20 @@ from torch import nn
 
 import naiad
 from naiad.exporter.options import ExportOptions
-from naiad.repository.golden import MANIFEST_NAME, digest_files
+from naiad.repository.golden import MANIFEST_NAME, digest_files, read_manifest
 from naiad.source_model.description import SourceDescription
 from naiad.verify.explanation import Cause
-from naiad.verify.report import ModelReport
+from naiad.verify.report import ModelReport, Verdict
 from naiad.verify.server_process import ServerProcess
 from naiad.verify.verification import VerifyOptions, verify_repository
 
 pytestmark = pytest.mark.slow
 
-Fault = Callable[[nn.Module], nn.Module] | None
+Change = Callable[[nn.Module], nn.Module]
+Fault = Change | None
 
 
-def both(one: Callable[[nn.Module], nn.Module], other: Callable[[nn.Module], nn.Module]) -> Fault:
+def both(one: Change, other: Change) -> Change:
     return lambda model: other(one(model))
 
 
@@ -315,6 +316,25 @@ WITHOUT_SOURCE: dict[str, tuple[str, Fault, set[Cause]]] = {
     "another fault": ("encoder", faulty.without_layer("inner"), {Cause.UNEXPLAINED}),
 }
 
+# The same of files that are no TorchScript. onnxruntime leaves a dropout out unless it comes last.
+DROPOUT_AT_THE_END = both(reading(nn.Dropout(0.4)), faulty.trained(nn.Dropout))
+Form = Literal["onnx", "pt2"]
+WRITERS: dict[str, tuple[Form, Callable[..., None]]] = {
+    "onnx": ("onnx", faulty.write_onnx),
+    "pt2": ("pt2", faulty.write_program),
+    "core pt2": ("pt2", faulty.write_core_program),
+}
+IN_TRAIN_MODE: dict[str, tuple[str, str, Change]] = {
+    f"{kind} of {writer}": (writer, name, fault)
+    for writer in WRITERS
+    for kind, (name, fault) in {
+        "batch norm": ("conv_net", BATCH_NORM),
+        "dropout": ("conv_net", DROPOUT_AT_THE_END),
+        "everything": ("conv_net", faulty.trained()),
+        "batch norm over rows": ("tabular", faulty.trained()),
+    }.items()
+}
+
 # What no experiment shows must not get a name: a blunt experiment would give it one.
 UNEXPLAINED: dict[str, tuple[str, Fault]] = {
     "outputs doubled": ("encoder", reading(lambda y: 2 * y)),
@@ -329,7 +349,8 @@ SAMPLE = {
     "rows mixed", "last of tied indices", "weights in FP16", "float noise", "NaN",
     "clips channels last", "train mode and layout", "outputs one percent off", "a layer of zeros",
     "input as rounded pixels", "dropout and transposed output", "another fault",
-    "each its own fault",
+    "each its own fault", "batch norm of onnx", "dropout of onnx", "everything of pt2",
+    "dropout of core pt2",
 }  # fmt: skip
 
 
@@ -402,6 +423,38 @@ def test_without_a_source_the_file_tells_of_train_mode(
     name, fault, causes = WITHOUT_SOURCE[label]
     report = run(damage(exported, tmp_path, name, fault), name, has_source=False)
     assert {found.cause for found in report.causes} == causes, [f.sentence for f in report.causes]
+
+
+@pytest.fixture(scope="module")
+def exported_as(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Form], Path]:
+    """A repository with one model in one format, made when it is first asked for."""
+
+    @cache
+    def make(name: str, form: Form) -> Path:
+        repository = tmp_path_factory.mktemp(form)
+        model, example = faulty.MODELS[name]()
+        naiad.export(model, example, name=name, repository=repository, format=form)
+        return repository
+
+    return make
+
+
+@pytest.mark.parametrize("label", sampled(IN_TRAIN_MODE))
+def test_without_a_source_other_files_tell_of_train_mode(
+    exported_as: Callable[[str, Form], Path], tmp_path: Path, label: str
+) -> None:
+    writer, name, fault = IN_TRAIN_MODE[label]
+    form, write = WRITERS[writer]
+    shutil.copytree(exported_as(name, form) / name, tmp_path / name)
+    version = tmp_path / name / "1"
+    model, (example,) = faulty.MODELS[name]()
+    (tensor,) = read_manifest(version).inputs
+    write(fault(model), example, version / f"model.{form}", tensor.name)
+    rehash(version)
+    report = run(tmp_path, name, has_source=False)
+    (found,) = report.causes
+    assert found.cause == Cause.TRAIN_MODE, found.sentence
+    assert {row.verdict for row in report.rows} == {Verdict.DIFFERENT}
 
 
 @pytest.mark.parametrize("label", sampled(UNEXPLAINED))
