@@ -261,6 +261,7 @@ def _grpc_options(settings: Settings) -> GrpcOptions:
         header_forward_pattern=settings.grpc_header_forward_pattern,
         restrictions=settings.grpc_restrictions(),
         tls=settings.grpc_tls(),
+        http_port=settings.http_port if settings.allow_http else 0,
     )
 
 

@@ -1,6 +1,7 @@
 """The gRPC server against gRPC's own client, on a real loop and real sockets."""
 
 import asyncio
+import logging
 import re
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -664,11 +665,38 @@ async def test_metadata_config_statistics(start: Start) -> None:
 # --- what is no gRPC -----------------------------------------------------------------------------
 
 
-async def test_http_1_is_refused(start: Start) -> None:
-    server, _ = await start(engine())
+async def raw_answer(server: GrpcServer, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    data = await asyncio.wait_for(reader.read(), 60)
+    writer.write(data)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
-    # Our settings, then GOAWAY with PROTOCOL_ERROR.
+    return answer
+
+
+@pytest.mark.parametrize("line", ["GET /v2/health/ready", "POST /v2/models/m/infer", "HEAD /"])
+async def test_http_1_is_answered_with_the_right_port(
+    start: Start, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, _ = await start(engine(), http_port=8123)
+    with caplog.at_level(logging.INFO, "naiad.frontends.grpc"):
+        data = await raw_answer(server, f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    head, _, text = data.partition(b"\r\n\r\n")
+    assert head.splitlines()[0] == b"HTTP/1.1 400 Bad Request"
+    assert f"Content-Length: {len(text)}".encode() in head.splitlines()
+    assert text == b"This port speaks gRPC, which is HTTP/2; HTTP is at port 8123.\n"
+    assert caplog.messages == [
+        "connection ended: an HTTP/1 request came to the gRPC port; HTTP is at port 8123"
+    ]
+
+
+async def test_http_1_is_answered_where_no_port_speaks_it(start: Start) -> None:
+    server, _ = await start(engine())
+    data = await raw_answer(server, b"GET / HTTP/1.0\r\n\r\n")
+    assert data.endswith(b"This port speaks gRPC, which is HTTP/2.\n")
+
+
+async def test_bytes_of_no_protocol_are_refused_by_http_2(start: Start) -> None:
+    server, _ = await start(engine())
+    data = await raw_answer(server, b"\x16\x03\x01 no preface")
+    # GOAWAY with PROTOCOL_ERROR.
     assert data.endswith(struct.pack(">LL", 0, 1))

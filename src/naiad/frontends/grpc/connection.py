@@ -12,6 +12,7 @@ from naiad.access.restricted_apis import is_secret
 from naiad.frontends.grpc.call import SHUTTING_DOWN, Call
 from naiad.frontends.grpc.call_headers import BadTimeoutError, parse_timeout_ns
 from naiad.frontends.grpc.h2 import ErrorCode, Headers, Http2Error, Http2Session
+from naiad.frontends.grpc.http_1 import answer_http_1, describe_http_1, is_http_1
 from naiad.frontends.grpc.methods import Method
 from naiad.frontends.grpc.status import StatusCode
 
@@ -62,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         "_idle_pings",
         "_is_accepting",
         "_is_flush_due",
+        "_is_greeted",
         "_is_write_paused",
         "_last_ping_ns",
         "_made_ns",
@@ -111,6 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         self._strikes = 0
         self._pinged_ns = 0
         self._idle_pings = 0
+        self._is_greeted = False
 
     # --- asyncio's callbacks ---------------------------------------------------------------------
 
@@ -124,10 +127,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        # Our settings wait for the client's first bytes, in case these are HTTP/1, whose answer has
+        # to come first. A client of HTTP/2 sends its own at once (RFC 9113 section 3.4).
         if is_one_too_many:
             self._terminate(ErrorCode.ENHANCE_YOUR_CALM, b"the server has too many connections")
-        else:
-            self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the kernel writes next."""
@@ -141,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self.session.receive(self.context.scratch[:nbytes])
         except Http2Error as error:
-            self._break(error)
+            self._break(error, bytes(self.context.scratch[:nbytes]))
             return
         self._read_bytes += nbytes
         if self._read_bytes >= _READ_BYTES:
@@ -281,6 +284,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_settings(self) -> None:
         """Count the settings of a client that has nothing else to say."""
+        self._is_greeted = True
         self._count_idle_frame()
 
     def on_session_closed(self) -> None:
@@ -411,10 +415,16 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(self.session.terminate(error_code, reason))
         self._transport.close()
 
-    def _break(self, error: Http2Error) -> None:
-        _LOGGER.info("connection ended: %s", error)
-        if error.farewell:
-            self._transport.write(error.farewell)
+    def _break(self, error: Http2Error, data: bytes = b"") -> None:
+        """End a connection whose client, by the bytes that came last, does not speak HTTP/2."""
+        if not self._is_greeted and is_http_1(data):
+            http_port = self.context.options.http_port
+            _LOGGER.info("connection ended: %s", describe_http_1(http_port))
+            self._transport.write(answer_http_1(http_port))
+        else:
+            _LOGGER.info("connection ended: %s", error)
+            if error.farewell:
+                self._transport.write(error.farewell)
         self._transport.close()
 
     # --- once a second ---------------------------------------------------------------------------

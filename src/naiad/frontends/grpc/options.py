@@ -60,6 +60,8 @@ class GrpcOptions:
         write_timeout_s: for a client's machine, or the client by its window, to take some more of
             what is sent.
         backlog: connections that the kernel keeps while the loop is busy.
+        http_port: of the HTTP service beside it, to tell clients that took the wrong port; 0 where
+            there is none.
     """
 
     address: str = "0.0.0.0"  # noqa: S104 - a server is there to be reached, as Triton's is
@@ -82,3 +84,4 @@ class GrpcOptions:
     min_read_bytes_per_s: int = 16 << 10
     write_timeout_s: float = 60.0
     backlog: int = 1024
+    http_port: int = 0
