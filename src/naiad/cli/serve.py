@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from naiad.app.repository import write_models
 from naiad.errors import NaiadError
@@ -21,7 +22,7 @@ from naiad.server.command_line import (
 )
 from naiad.server.logging import ServerLog
 from naiad.server.run import Outcome, run_server
-from naiad.server.settings import BadOptionError
+from naiad.server.settings import OPTIONS, BadOptionError
 
 
 class _Verbatim(click.Command):
@@ -30,6 +31,20 @@ class _Verbatim(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.args = args
         return args
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The server's options; anything else is a path, as repositories and most values are."""
+        if not incomplete.startswith("-"):
+            return [CompletionItem(incomplete, type="file")]
+        known = [
+            ("help", "Show this text."),
+            *((o.name, o.help) for o in OPTIONS if not o.is_inert),
+        ]
+        return [
+            CompletionItem(f"--{name}", help=told)
+            for name, told in known
+            if f"--{name}".startswith(incomplete)
+        ]
 
 
 @click.command("serve", cls=_Verbatim, add_help_option=False)
