@@ -387,11 +387,14 @@ class _StatusHandler(logging.Handler):
 @contextmanager
 def _progress(status: "Status") -> Iterator[None]:
     logger = logging.getLogger("naiad.exporter")
-    handler, level = _StatusHandler(status), logger.level
+    handler, level, propagates = _StatusHandler(status), logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    # A compiler of torch's gives the root logger a handler, which would print each step as well.
+    logger.propagate = False
     try:
         yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+        logger.propagate = propagates

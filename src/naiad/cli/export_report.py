@@ -63,15 +63,22 @@ def print_formats(console: Console, name: str, made: "FormatsResult") -> None:
     for result in made.results:
         size = sum(n for file, n in result.files.items() if not _is_record(file))
         table.add_row(
-            result.format, escape(f"{result.model_name}, version {result.version}"),
+            result.format, escape(f"{result.model_name} {result.version}"),
             f"{size:,}", f"{result.run_ns / 1e6:.3g}", f"{result.max_difference:.3g}",
         )  # fmt: skip
     console.print(table)
     for form, error in made.failures.items():
         _say(console, f"- not {form}: {phrase_for_shell(error.message)}")
+    formats: dict[str, list[str]] = {}
     for result in made.results:
         for note in result.notes:
-            _say(console, f"- {result.format}: {phrase_for_shell(note)}")
+            formats.setdefault(phrase_for_shell(note), []).append(result.format)
+    for note, holding in formats.items():
+        # What is so in every format is said of none.
+        prefix = "" if len(holding) == len(made.results) else f"{', '.join(holding)}: "
+        _say(console, f"- {prefix}{note}")
+    if made.results:
+        _print_next(console, made.results[0])
 
 
 def _is_record(file: str) -> bool:
@@ -125,12 +132,16 @@ def print_result(console: Console, result: "ExportResult") -> None:
             f"for any length: {flags}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
+    _print_next(console, result)
+
+
+def _print_next(console: Console, result: "ExportResult") -> None:
     repository = shlex.quote(str(result.path.parent.parent))
-    console.print(
+    _say(
+        console,
         f"Next: naiad serve {repository}, and in another shell "
         f"naiad infer {shlex.quote(result.model_name)} --example",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+    )
 
 
 def _fixed_tokens(result: "ExportResult") -> list[str]:

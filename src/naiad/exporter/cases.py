@@ -99,9 +99,28 @@ def _other_sizes(plan: ExportPlan, name: str) -> list[int]:
     if not found:
         raise InvalidArgumentError(
             f"the axis '{name}' cannot be dynamic: the model accepts no other size than the "
-            f"example's {own}. It fails at {reason}"
+            f"example's {own}. It fails at {reason}{_advise_axes(plan, name)}"
         )
     return found
+
+
+def _advise_axes(plan: ExportPlan, name: str) -> str:
+    """Axes that are as long as the named one in the example, and may have to vary with it."""
+    own = plan.sampler.sizes[name]
+    equal = [
+        f"axis {axis} of {tensor_name}"
+        for tensor_name, tensor, names in zip(
+            plan.input_names, plan.trace_inputs(), plan.axes, strict=True
+        )
+        for axis, size in enumerate(tensor.shape)
+        if size == own > 1 and axis not in names
+    ]
+    if not equal:
+        return ""
+    return (
+        f". {' and '.join(equal)} {'has' if len(equal) == 1 else 'have'} the size {own} too: where "
+        f"they vary together, give both the name '{name}'"
+    )
 
 
 def _example_sizes(plan: ExportPlan) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """Model directories as Hugging Face's transformers writes them: config.json beside the weights."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -65,9 +66,10 @@ def load_pretrained(path: Path) -> PretrainedModel:
             "MODULE:CALLABLE"
         )
     try:
-        module, report = model_class.from_pretrained(
-            path, local_files_only=True, output_loading_info=True
-        )
+        with _without_progress_bar(transformers):
+            module, report = model_class.from_pretrained(
+                path, local_files_only=True, output_loading_info=True
+            )
     except Exception as error:
         raise InvalidArgumentError(
             f"transformers cannot load {path}: {type(error).__name__}: {error}"
@@ -80,6 +82,19 @@ def load_pretrained(path: Path) -> PretrainedModel:
         module, example, dynamic, ranges, _labels(settings),
         (f"loaded by transformers {transformers.__version__} as {names[0]}",),
     )  # fmt: skip
+
+
+@contextmanager
+def _without_progress_bar(transformers: ModuleType) -> Iterator[None]:
+    """It would break into the terminal's own, or fill a log."""
+    progress = transformers.utils.logging
+    was_shown = progress.is_progress_bar_enabled()
+    progress.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            progress.enable_progress_bar()
 
 
 def _import_transformers(path: Path) -> ModuleType:

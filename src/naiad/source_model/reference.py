@@ -116,9 +116,10 @@ def resolve(reference: str) -> Any:
     """
     module_name, colon, attributes = reference.partition(":")
     if not (colon and module_name and attributes):
-        raise InvalidArgumentError(
-            f"'{reference}' is not of the form MODULE:CALLABLE; for example my_package.nets:make"
-        )
+        before, dot, last = reference.rpartition(".")
+        meant = f"{before}:{last}" if dot and before and last and not colon else ""
+        advice = f"did you mean {meant}?" if meant else "for example my_package.nets:make"
+        raise InvalidArgumentError(f"'{reference}' is not of the form MODULE:CALLABLE; {advice}")
     if module_name.endswith(".py") or "/" in module_name:
         raise InvalidArgumentError(
             f"'{module_name}' is a file; MODULE is a dotted name that Python can import, "

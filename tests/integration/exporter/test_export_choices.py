@@ -202,6 +202,21 @@ def test_an_axis_that_the_capture_fixes_is_named(tmp_path: Path) -> None:
     assert result.inputs[0].shape == (-1, -1, 2)
 
 
+class Masked(nn.Module):
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (ids * mask).sum(1, keepdim=True)
+
+
+def test_an_axis_that_varies_with_another_is_named_with_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"axis 1 of mask has the size 7 too: .* the name 'tokens'"
+    ):
+        publish(
+            tmp_path, Masked(), torch.ones(2, 7), torch.ones(2, 7),
+            dynamic={"ids": {0: "batch", 1: "tokens"}},
+        )  # fmt: skip
+
+
 class Even(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.reshape(-1, 2, 4).sum(1)

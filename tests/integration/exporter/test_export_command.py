@@ -70,7 +70,9 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(export, list(arguments), env={"COLUMNS": "200"})
 
 
-def test_a_module_of_the_current_folder_becomes_a_version(folder: Path) -> None:
+def test_a_module_of_the_current_folder_becomes_a_version(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     result = run(
         "command_nets:make", "--args", "command_nets:example", "--name", "net",
         "--repository", "repository", "--dynamic", "input_ids:batch,tokens",
@@ -85,6 +87,8 @@ def test_a_module_of_the_current_folder_becomes_a_version(folder: Path) -> None:
     assert "dims: [ -1 ]" in config
     for text in ("net, version 1 (onnx)", "input_ids", "[batch, tokens]", "model.onnx", "example"):
         assert text in result.stdout
+    # The steps are for the line beside the spinner, and not for a handler of the root logger.
+    assert not [record for record in caplog.records if record.name.startswith("naiad")]
 
 
 def test_ranges_instances_and_the_way_to_torchscript_reach_the_export(folder: Path) -> None:
@@ -146,6 +150,7 @@ def test_a_file_that_cannot_be_made_exits_with_1(folder: Path) -> None:
     [
         (["no_such_module:make", "--name", "a/b"], "invalid model name 'a/b'"),
         (["command_nets"], "not of the form MODULE:CALLABLE"),
+        (["command_nets.both"], "MODULE:CALLABLE; did you mean command_nets:both?"),
         (["no_such_module:make"], "no Python module 'no_such_module'"),
         (["command_nets:make"], "--args MODULE:CALLABLE"),
         (["command_nets:both", "--dynamic", "mask"], "not of the form INPUT:AXIS,AXIS"),
@@ -221,7 +226,8 @@ def test_every_format_that_carries_the_model_is_compared(folder: Path) -> None:
     assert "- not pt2: " in result.stdout
     assert "- not aoti: " in result.stdout
     assert [path.name for path in (folder / "r").iterdir()] == ["net_torchscript"]
-    assert "net_torchscript, version 1" in result.stdout
+    assert "net_torchscript 1" in result.stdout
+    assert "Next: naiad serve r, and" in result.stdout
     assert "largest difference" in result.stdout
 
 

@@ -308,9 +308,14 @@ def bert(folder: Path, **settings: Any) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_model_directory_brings_example_axes_ranges_and_labels(folder: Path) -> None:
+def test_a_model_directory_brings_example_axes_ranges_and_labels(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = bert(folder, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1})
+    capfd.readouterr()
     found = opened(folder, path, inputs=())
+    # No progress bar of transformers.
+    assert "Loading" not in capfd.readouterr().err
     assert found.model.input_names == ("input_ids", "attention_mask")
     assert found.labels == ("bad", "good")
     assert found.dynamic["input_ids"] == {0: "batch", 1: "tokens"}
