@@ -165,7 +165,7 @@ class PythonInstance:
         """Give a batch to the process; its answers come from the thread that reads."""
         running = _Running(batch)
         process = self._process
-        key = self._register(process, running) if process is not None and self.is_ready else None
+        key = self._register(process, running) if process is not None else None
         if process is None or key is None:
             cause = self.failure if process is None else process.cause()
             error = UnavailableError(self._unhealthy(cause))

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -305,10 +306,29 @@ class TritonPythonModel:
             found.append(pb_utils.InferenceResponse([out]))
         return found
 """
+# The same, answered by a thread after `execute` has returned, in three parts.
+LATE = """
+import threading
+
+class TritonPythonModel(TritonPythonModel):
+    def execute(self, requests):
+        answers = super().execute(requests)
+        threading.Thread(target=self.answer, args=(requests, answers)).start()
+
+    def answer(self, requests, answers):
+        for request, answer in zip(requests, answers):
+            sender = request.get_response_sender()
+            sender.send(answer)
+            sender.send(answer)
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 FATES = ("", "", "", "", "", "", "large", "large", "raise", "exit", "kill", "close")
 
 
-async def ask_erratically(engine: Engine, choose: random.Random, count: int) -> None:
+async def ask_erratically(
+    engine: Engine, choose: random.Random, count: int, part_count: int
+) -> None:
     sent: list[tuple[str, Asked, bool]] = []
     for number in range(count):
         order = choose.choice(FATES)
@@ -326,25 +346,38 @@ async def ask_erratically(engine: Engine, choose: random.Random, count: int) -> 
     for text, asked, is_cancelled in sent:
         if is_cancelled:
             continue
-        (response,) = await asked.all()
-        if response.error is None:
-            assert response.outputs[0].data[0].decode() == text
-        else:
-            assert "is not healthy" in response.error.message or (
-                response.error.message.endswith("ValueError: as told")
-            )
+        responses = await asked.all()
+        assert [response.is_final for response in responses] == [
+            *[False] * (len(responses) - 1),
+            True,
+        ]
+        for response in responses:
+            if response.error is not None:
+                assert re.search("is not healthy|ValueError: as told$", response.error.message)
+            for output in response.outputs:
+                assert output.data[0].decode() == text
+        assert responses[-1].error is not None or len(responses) == part_count
     assert all(not asked.responses for _, asked, is_cancelled in sent if is_cancelled)
 
 
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 20))]
 )
-async def test_whatever_happens_each_request_is_answered_once(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("is_decoupled", [False, True])
+async def test_whatever_happens_each_request_is_answered_once(
+    tmp_path: Path, seed: int, *, is_decoupled: bool
+) -> None:
     extra = "instance_group [ { count: 2 kind: KIND_CPU } ]\n"
-    write_model(tmp_path, "m", ERRATIC, datatype="TYPE_STRING", extra=extra)
+    write_model(
+        tmp_path,
+        "m",
+        ERRATIC + LATE * is_decoupled,
+        datatype="TYPE_STRING",
+        extra=extra + DECOUPLED * is_decoupled,
+    )
     async with serving(tmp_path) as engine:
         count = 40
-        await ask_erratically(engine, random.Random(seed), count)
+        await ask_erratically(engine, random.Random(seed), count, 3 if is_decoupled else 1)
         statistics = engine.find("m").statistics
     # All that were cancelled are counted, too, once the engine has stopped.
     assert statistics.pending_count == 0
