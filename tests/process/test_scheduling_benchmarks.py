@@ -31,16 +31,23 @@ def test_the_adaptive_batcher_is_measured_beside_a_grid_at_each_load(tmp_path: P
     arguments = ("--seconds=0.2", "--rounds=1", "--models", "accelerator")
     results = run_benchmark("adaptive_batching.py", tmp_path, *arguments)["results"]
     assert set(results["accelerator"]) == {"closed", "open 30%", "open 60%", "open 90%"}
+    closed = results["accelerator"]["closed"]["settings"]
+    assert len(closed) == 10
     for load in results["accelerator"].values():
-        assert len(load["settings"]) == 10
-        assert all(figures["per_s"] > 0 for figures in load["settings"].values())
+        assert load["settings"].keys() <= closed.keys()
+        # What can't take the load has no part in it.
+        assert all(
+            closed[setting]["per_s"] > (load["offered_per_s"] or 0)
+            for setting in load["settings"].keys() - {"adaptive"}
+        )
+        assert load["throughput_ratio"] > 0
 
 
 @pytest.mark.full
 def test_a_resnet_is_measured_served_and_directly(tmp_path: Path) -> None:
     document = run_benchmark("resnet_throughput.py", tmp_path, "--seconds=1.5", "--rounds=1")
-    assert document["images_per_s"]["served"] > 0
-    assert document["ratio"] > 0
+    assert document["ratios"].keys() == {"served", "served, tuned"}
+    assert all(ratio > 0 for ratio in document["ratios"].values())
 
 
 def test_answers_at_a_timeout_are_measured_beside_bare_timers(tmp_path: Path) -> None:
