@@ -24,6 +24,16 @@ Array = npt.NDArray[Any]
 # A process that has to start first takes its time on a machine that does other things meanwhile.
 TIMEOUT_S = 200
 
+# Answers with its first input.
+ECHO = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())])
+            for r in requests
+        ]
+"""
+
 _HEAD = """\
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.python_models import Asked, ask, floats, serving, texts, write_model
+from tests.support.python_models import ECHO, Asked, ask, floats, serving, texts, write_model
 from tests.support.requests import tensor
 
 from naiad.backends.python.stub.naiad_stub import wire
@@ -15,14 +15,6 @@ from naiad.inference.tensor import Tensor
 pytestmark = pytest.mark.slow
 
 PAYLOAD = b"x" * 20_000
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())])
-            for r in requests
-        ]
-"""
 NOTED = """
 import json
 

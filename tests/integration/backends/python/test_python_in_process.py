@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.python_models import (
+    ECHO,
     Asked,
     ask,
     error,
@@ -22,14 +23,6 @@ from naiad.engine.engine import ModelControlMode
 IN_PROCESS = 'parameters { key: "IN_PROCESS" value { string_value: "true" } }\n'
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())])
-            for r in requests
-        ]
-"""
 
 STREAM = """
 import threading
